@@ -1,0 +1,86 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+namespace fathom {
+
+Result<std::string> ReadFile(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    return Fail(ErrorCode::kNotFound, "cannot read {}: {}", path, std::strerror(errno));
+  }
+  if (S_ISDIR(info.st_mode)) return Invalid("cannot read {}: is a directory", path);
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return Fail(ErrorCode::kNotFound, "cannot read {}: {}", path, std::strerror(errno));
+  std::ostringstream out;
+  out << in.rdbuf();
+  if (in.bad()) return Invalid("cannot read {}: read error", path);
+  return std::move(out).str();
+}
+
+Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
+  const std::string beside = path + ".part";
+  std::FILE* file = std::fopen(beside.c_str(), "wb");
+  if (!file) return Invalid("cannot write {}: {}", beside, std::strerror(errno));
+  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+  const bool closed = std::fclose(file) == 0;
+  if (!written || !closed) {
+    const int reason = errno;
+    std::remove(beside.c_str());
+    return Invalid("cannot write {}: {}", beside, std::strerror(reason));
+  }
+  if (std::rename(beside.c_str(), path.c_str()) != 0) {
+    return Invalid("cannot rename {} to {}: {}", beside, path, std::strerror(errno));
+  }
+  return {};
+}
+
+Result<MappedFile> MappedFile::Open(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Fail(ErrorCode::kNotFound, "cannot open {}: {}", path, std::strerror(errno));
+  struct stat info {};
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    return Invalid("cannot map {}: not a regular file", path);
+  }
+  const auto size = static_cast<size_t>(info.st_size);
+  void* data = nullptr;
+  if (size > 0) {
+    data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED) {
+      const int reason = errno;
+      close(fd);
+      return Invalid("cannot map {}: {}", path, std::strerror(reason));
+    }
+  }
+  close(fd);
+  return MappedFile(path, static_cast<const std::byte*>(data), size);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace fathom

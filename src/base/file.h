@@ -1,0 +1,39 @@
+#pragma once
+// Files: whole reads, memory maps, atomic writes. Messages carry the path and the system's reason.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace fathom {
+
+Result<std::string> ReadFile(const std::string& path);
+
+// Writes beside the target and renames, so that a reader never sees half a file.
+Status WriteFileAtomically(const std::string& path, std::string_view bytes);
+
+// A read-only map of a whole file. Movable; unmaps at the end of its life. Views into it must not outlive it.
+class MappedFile {
+ public:
+  static Result<MappedFile> Open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  MappedFile(std::string path, const std::byte* data, size_t size)
+      : path_(std::move(path)), data_(data), size_(size) {}
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace fathom
