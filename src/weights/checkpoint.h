@@ -1,0 +1,52 @@
+#pragma once
+// Checkpoint: the tensors of a model directory under their official names, whatever the files call
+// them.
+//
+// Files: model.safetensors.index.json and its shards, or one model.safetensors, or exactly one
+// *.safetensors. Names: official ones as they are; Hugging Face ones are mapped
+// (weights/tensor_names.h); fused experts (gate_up_proj [E, 2I, D], down_proj [E, D, I]) become one
+// record per expert that points into the fused tensor. Errors: missing shard, truncated shard,
+// tensor in the index but not in its shard, the same tensor twice. Immutable after Open: any thread
+// may read. Records live as long as the Checkpoint.
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "weights/safetensors.h"
+
+namespace fathom {
+
+class Checkpoint {
+ public:
+  static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& dir);
+
+  // nullptr where there is none.
+  const Tensor* Find(std::string_view name) const;
+  const std::vector<const Tensor*>& tensors() const { return tensors_; }  // sorted by name
+  const std::string& dir() const { return dir_; }
+  size_t file_count() const { return files_.size(); }
+
+  // Number of distinct mtp.K. prefixes, counted from 0: the drafter's stages.
+  int64_t draft_stages() const { return draft_stages_; }
+  bool dspark() const { return Find("mtp.0.main_proj.weight") != nullptr; }
+  bool serial_mtp() const { return Find("mtp.0.e_proj.weight") != nullptr; }
+
+ private:
+  Checkpoint() = default;
+  Status Add(const Tensor& stored);
+  Status Insert(Tensor tensor);
+
+  std::string dir_;
+  std::vector<SafetensorsFile> files_;
+  std::deque<Tensor> records_;
+  std::unordered_map<std::string_view, const Tensor*> by_name_;
+  std::vector<const Tensor*> tensors_;
+  int64_t draft_stages_ = 0;
+};
+
+}  // namespace fathom

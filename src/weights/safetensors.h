@@ -1,0 +1,61 @@
+#pragma once
+// A .safetensors file, mapped and checked; tensors are views into the map.
+//
+// Layout: u64 little-endian header length N, N bytes of JSON {name: {dtype, shape, data_offsets
+// [begin, end)},
+// "__metadata__": {string: string}}, then the data; offsets count from the end of the header.
+// Open checks all of it before a tensor is handed out: the header lies inside the file, every dtype
+// is known, shape times element size is the byte range, ranges lie inside the file and overlap
+// nowhere, no name comes twice. Immutable after Open, so any thread may read. Errors name file and
+// tensor.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "tensor/dtype.h"
+
+namespace fathom {
+
+struct Tensor {
+  std::string name;
+  DType dtype = DType::kF32;  // U8 in a file reads as kI8; see raw_bytes
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+  const std::string* file = nullptr;  // path, for messages
+  bool raw_bytes = false;             // stored as U8: packed FP4 or e8m0 scales of some writers
+
+  int64_t count() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
+};
+
+std::string ShapeText(std::span<const int64_t> shape);  // "[3, 4]"
+
+class SafetensorsFile {
+ public:
+  static Result<SafetensorsFile> Open(const std::string& path);
+  // The same checks on bytes that somebody else owns and that outlive the result's tensors.
+  static Result<std::vector<Tensor>> ParseHeader(std::span<const std::byte> file,
+                                                 const std::string* path);
+
+  const std::string& path() const { return *path_; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }  // in the order of their data
+
+ private:
+  SafetensorsFile(std::unique_ptr<std::string> path, MappedFile map, std::vector<Tensor> tensors)
+      : path_(std::move(path)), map_(std::move(map)), tensors_(std::move(tensors)) {}
+  std::unique_ptr<std::string> path_;  // tensors point to it, so it must not move
+  MappedFile map_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace fathom
