@@ -98,6 +98,9 @@ class Ops {
   // y = x H n^-0.5 over the last dimension n, a power of two; H[i][j] = (-1)^popcount(i & j). y may be x.
   virtual void Hadamard(View y, View x) = 0;
 
+  // y = factor x; y may be x.
+  virtual void Scale(View y, View x, float factor) = 0;
+
   // ---- hyper-connections (V4 3.2) ----------------------------------------------------------------------
   // mix[t,n] (kF32) = (z fn^T)[t,n] * rsqrt(mean(z^2) + eps), z = x[t, m*d] flattened; fn kF32 [n, m*d].
   virtual void HcMix(View mix, View x, const Weight& fn, float eps) = 0;
@@ -127,11 +130,11 @@ class Ops {
 
   // ---- lightning indexer (V4 3.5) ----------------------------------------------------------------------
   // For token t with visible[t] entries: score_s = sum_h relu(q[t,h,:] . key_s) weight[t,h] in float; the
-  // min(topk, visible) entries with the largest score, ties to the lower index, in ascending order of
-  // index, as pool rows into selected[t*topk ...], their number into counts[t]. Not more than topk visible:
-  // all of them, without scoring.
-  virtual void IndexSelect(std::span<int32_t> selected, std::span<int32_t> counts, View q, View weight,
-                           View keys, std::span<const IndexSlice> slices,
+  // min(topk, visible[t]) entries with the largest score, ties to the lower index, in ascending order of
+  // index, as pool rows into selected[offsets[t] .. offsets[t+1]). Not more than topk visible: all of them,
+  // without scoring. slices cover all tokens, in order.
+  virtual void IndexSelect(std::span<int32_t> selected, std::span<const int32_t> offsets, View q,
+                           View weight, View keys, std::span<const IndexSlice> slices,
                            std::span<const int32_t> visible, int topk) = 0;
 
   // ---- attention (V4 3.6) ------------------------------------------------------------------------------
