@@ -1,0 +1,58 @@
+// Chooses the CPU backend by name and by what the machine has.
+
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "ops/ops.h"
+
+namespace fathom {
+namespace {
+
+constexpr std::array<std::string_view, 6> kNames = {"reference",   "avx2",        "avx512",
+                                                    "avx512_vnni", "avx512_bf16", "amx"};
+
+// Those of kNames that this machine can run, in their order.
+std::vector<std::string_view> Available() {
+  std::vector<std::string_view> names = {"reference"};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  if (avx2) names.push_back("avx2");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  if (avx512) names.push_back("avx512");
+  if (avx512 && __builtin_cpu_supports("avx512vnni")) names.push_back("avx512_vnni");
+  if (avx512 && __builtin_cpu_supports("avx512bf16")) names.push_back("avx512_bf16");
+  if (avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+      __builtin_cpu_supports("amx-bf16")) {
+    names.push_back("amx");
+  }
+#endif
+  return names;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Ops>> MakeCpuOps(std::string_view isa, ThreadPool& pool) {
+  (void)pool;
+  const std::vector<std::string_view> have = Available();
+  if (isa.empty() || isa == "best") isa = "reference";
+  if (std::find(kNames.begin(), kNames.end(), isa) == kNames.end()) {
+    return Invalid("FATHOM_ISA: '{}' is not an instruction set; this machine has best, {}", isa,
+                   fmt::join(have, ", "));
+  }
+  if (std::find(have.begin(), have.end(), isa) == have.end()) {
+    return Invalid("FATHOM_ISA: this machine lacks {}; it has best, {}", isa,
+                   fmt::join(have, ", "));
+  }
+  return MakeReferenceOps();
+}
+
+}  // namespace fathom
