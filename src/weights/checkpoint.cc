@@ -1,0 +1,193 @@
+#include "weights/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "weights/tensor_names.h"
+
+namespace fathom {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+
+struct ShardIndex {
+  std::set<std::string> files;
+  std::vector<std::pair<std::string, std::string>> tensors;  // name, file
+};
+
+// A shard must be a plain file name: an index must not reach out of its directory.
+bool PlainFileName(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+Result<ShardIndex> ParseIndex(const std::string& text, const std::string& path) {
+  TRY(const Json json, ParseJson(text, path));
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || map == json.end() || !map->is_object() || map->empty()) {
+    return Invalid(
+        "{}: key 'weight_map' must be an object of tensor name to file name; fetch it again", path);
+  }
+  ShardIndex index;
+  for (const auto& [name, file] : map->items()) {
+    if (!file.is_string() || !PlainFileName(file.get<std::string>())) {
+      return Invalid("{}: weight_map entry '{}' must be a file name in this directory", path, name);
+    }
+    index.files.insert(file.get<std::string>());
+    index.tensors.emplace_back(name, file.get<std::string>());
+  }
+  return index;
+}
+
+// The one .safetensors file of a directory without an index.
+Result<std::string> SingleFile(const std::string& dir) {
+  std::error_code fault;
+  if (fs::exists(dir + "/model.safetensors", fault)) return std::string("model.safetensors");
+  std::vector<std::string> found;
+  for (fs::directory_iterator it(dir, fault), end; !fault && it != end; it.increment(fault)) {
+    const std::string name = it->path().filename().string();
+    if (name.ends_with(".safetensors")) found.push_back(name);
+  }
+  if (fault) return Fail(ErrorCode::kNotFound, "cannot list {}: {}", dir, fault.message());
+  if (found.size() == 1) return found[0];
+  if (found.empty()) {
+    return Fail(ErrorCode::kNotFound, "no weights in {}: expected {} or one .safetensors file", dir,
+                kIndexFile);
+  }
+  return Invalid("{} has {} .safetensors files and no {}; fetch the index", dir, found.size(),
+                 kIndexFile);
+}
+
+// K of "mtp.K.", or -1.
+int64_t DraftStage(std::string_view name) {
+  if (!name.starts_with("mtp.")) return -1;
+  const char* begin = name.data() + 4;
+  int64_t stage = -1;
+  const auto [end, fault] = std::from_chars(begin, name.data() + name.size(), stage);
+  const bool number =
+      fault == std::errc() && end != begin && end != name.data() + name.size() && *end == '.';
+  return number && stage >= 0 ? stage : -1;
+}
+
+}  // namespace
+
+Status Checkpoint::Insert(Tensor tensor) {
+  records_.push_back(std::move(tensor));
+  const Tensor& record = records_.back();
+  const auto [at, fresh] = by_name_.emplace(record.name, &record);
+  if (!fresh) {
+    return Invalid("{}: tensor '{}' comes twice (also in {}); remove one of the files",
+                   *record.file, record.name, *at->second->file);
+  }
+  tensors_.push_back(&record);
+  return {};
+}
+
+Status Checkpoint::Add(const Tensor& stored) {
+  std::string name = OfficialName(stored.name);
+  if (name.ends_with(".weight") && name.find(".ffn.experts.") != std::string::npos &&
+      (name.ends_with(".gate_up_proj.weight") || name.ends_with(".down_proj.weight"))) {
+    name.resize(name.size() - std::string_view(".weight").size());
+  }
+  const bool gate_up = name.ends_with(".ffn.experts.gate_up_proj");
+  if (!gate_up && !name.ends_with(".ffn.experts.down_proj")) {
+    Tensor tensor = stored;
+    tensor.name = std::move(name);
+    return Insert(std::move(tensor));
+  }
+
+  // Fused experts: [E, 2I, D] holds w1's rows and then w3's of each expert, [E, D, I] holds w2.
+  const bool plain = stored.dtype == DType::kBf16 || stored.dtype == DType::kF32;
+  if (!plain || stored.shape.size() != 3 || (gate_up && stored.shape[1] % 2 != 0)) {
+    return Invalid(
+        "{}: tensor '{}' is {} {}, expected BF16 or F32 {}; only unquantised experts may be fused",
+        *stored.file, stored.name, Name(stored.dtype), ShapeText(stored.shape),
+        gate_up ? "[experts, 2 x intermediate, hidden]" : "[experts, hidden, intermediate]");
+  }
+  const std::string prefix = name.substr(0, name.rfind('.'));
+  const int64_t parts = gate_up ? 2 : 1;
+  const int64_t rows = stored.shape[1] / parts;
+  const auto bytes = static_cast<size_t>(rows * stored.shape[2] * SizeOf(stored.dtype));
+  for (int64_t e = 0; e < stored.shape[0]; ++e) {
+    for (int64_t part = 0; part < parts; ++part) {
+      Tensor tensor = stored;
+      tensor.name = fmt::format("{}.{}.{}.weight", prefix, e,
+                                !gate_up    ? "w2"
+                                : part == 0 ? "w1"
+                                            : "w3");
+      tensor.shape = {rows, stored.shape[2]};
+      tensor.bytes = stored.bytes.subspan(static_cast<size_t>(e * parts + part) * bytes, bytes);
+      TRY_STATUS(Insert(std::move(tensor)));
+    }
+  }
+  return {};
+}
+
+Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& dir) {
+  std::error_code ignored;
+  if (!fs::is_directory(dir, ignored)) {
+    return Fail(ErrorCode::kNotFound,
+                "model path does not exist: {}; pass a directory with config.json and weights",
+                dir);
+  }
+  const std::string index_path = fmt::format("{}/{}", dir, kIndexFile);
+  ShardIndex index;
+  if (fs::exists(index_path, ignored)) {
+    TRY(const std::string text, ReadFile(index_path));
+    TRY(index, ParseIndex(text, index_path));
+  } else {
+    TRY(const std::string file, SingleFile(dir));
+    index.files.insert(file);
+  }
+
+  std::shared_ptr<Checkpoint> checkpoint(new Checkpoint());
+  checkpoint->dir_ = dir;
+  for (const std::string& file : index.files) {
+    const std::string path = fmt::format("{}/{}", dir, file);
+    if (!fs::exists(path, ignored)) {
+      return Fail(ErrorCode::kNotFound, "{} is missing: {} names it; fetch the shard", path,
+                  kIndexFile);
+    }
+    TRY(SafetensorsFile shard, SafetensorsFile::Open(path));
+    checkpoint->files_.push_back(std::move(shard));
+  }
+  std::set<std::pair<std::string_view, std::string_view>> stored;  // file name, tensor name
+  for (const SafetensorsFile& file : checkpoint->files_) {
+    const std::string_view file_name = std::string_view(file.path()).substr(dir.size() + 1);
+    for (const Tensor& tensor : file.tensors()) {
+      stored.emplace(file_name, tensor.name);
+      TRY_STATUS(checkpoint->Add(tensor));
+    }
+  }
+  for (const auto& [name, file] : index.tensors) {
+    if (!stored.contains({file, name})) {
+      return Invalid(
+          "{}/{}: tensor '{}' is missing: {} says that it is in this file; fetch the shard again",
+          dir, file, name, kIndexFile);
+    }
+  }
+  auto& all = checkpoint->tensors_;
+  std::sort(all.begin(), all.end(),
+            [](const Tensor* a, const Tensor* b) { return a->name < b->name; });
+  std::set<int64_t> stages;
+  for (const Tensor* tensor : all) {
+    if (const int64_t stage = DraftStage(tensor->name); stage >= 0) stages.insert(stage);
+  }
+  checkpoint->draft_stages_ = static_cast<int64_t>(stages.size());
+  return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
+}
+
+const Tensor* Checkpoint::Find(std::string_view name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : it->second;
+}
+
+}  // namespace fathom
