@@ -106,7 +106,8 @@ Status Checkpoint::Add(const Tensor& stored) {
 
   // Fused experts: [E, 2I, D] holds w1's rows and then w3's of each expert, [E, D, I] holds w2.
   const bool plain = stored.dtype == DType::kBf16 || stored.dtype == DType::kF32;
-  if (!plain || stored.shape.size() != 3 || (gate_up && stored.shape[1] % 2 != 0)) {
+  if (!plain || stored.shape.size() != 3 || stored.bytes.empty() ||
+      (gate_up && stored.shape[1] % 2 != 0)) {
     return Invalid(
         "{}: tensor '{}' is {} {}, expected BF16 or F32 {}; only unquantised experts may be fused",
         *stored.file, stored.name, Name(stored.dtype), ShapeText(stored.shape),

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -37,15 +36,13 @@ std::optional<DType> TypeOf(std::string_view name) {
   return std::nullopt;
 }
 
-// shape times element size; nullopt if that overflows.
+// shape times element size; nullopt if that, or a product on the way, overflows int64.
 std::optional<uint64_t> ByteCount(const std::vector<int64_t>& shape, DType type) {
-  auto bytes = static_cast<uint64_t>(SizeOf(type));
+  int64_t bytes = SizeOf(type);
   for (int64_t d : shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(d), &bytes)) return std::nullopt;
+    if (__builtin_mul_overflow(bytes, d, &bytes)) return std::nullopt;
   }
-  // Counts of elements are int64 everywhere else.
-  if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
-  return bytes;
+  return static_cast<uint64_t>(bytes);
 }
 
 std::string Clip(std::string_view name) {

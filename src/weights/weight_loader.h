@@ -85,14 +85,17 @@ class WeightLoader {
   // One line for the log: bytes, seconds, and tensors that nobody asked for (mtp.* are known and
   // not counted).
   std::string Summary() const;
-  int64_t unused_tensors() const;
+  std::vector<const Tensor*> Unused() const;
 
   std::shared_ptr<const WeightStore> store() const { return store_; }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
  private:
   Result<const Tensor*> Take(std::string_view full_name);
-  void Advance(int64_t bytes);
+  Result<Weight> Widen(std::string_view full_name, int64_t rows, int64_t cols, bool vector);
+  const std::byte* AlignedData(
+      const Tensor& tensor);  // in the map, or a copy where that is unaligned
+  void Report();
 
   std::shared_ptr<const Checkpoint> checkpoint_;
   std::shared_ptr<WeightStore> store_;
