@@ -232,6 +232,29 @@ Result<Weight> WeightLoader::F32Matrix(std::string_view full_name, int64_t rows,
   return Widen(full_name, rows, cols, false);
 }
 
+Result<Weight> WeightLoader::Real(std::string_view full_name) {
+  TRY(const Tensor* tensor, Take(full_name));
+  if (tensor->dtype != DType::kF32 && tensor->dtype != DType::kBf16)
+    return WrongType(*tensor, "F32 or BF16");
+  if (tensor->bytes.empty()) {
+    return Invalid("{}: tensor '{}' of shape {} is empty; the file is damaged, fetch it again",
+                   *tensor->file, tensor->name, ShapeText(tensor->shape));
+  }
+  TRY_STATUS(CheckFinite(*tensor, tensor->dtype));
+  Weight w;
+  w.format = tensor->dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
+  w.rows = tensor->shape.size() > 1 ? tensor->shape[0] : 1;
+  w.cols = tensor->count() / w.rows;
+  w.data = AlignedData(*tensor);
+  Report();
+  return w;
+}
+
+void WeightLoader::FreeConverted() {
+  store_->buffers_.clear();
+  store_->converted_bytes_ = 0;
+}
+
 Result<std::vector<int32_t>> WeightLoader::IdTable(std::string_view full_name, int64_t rows,
                                                    int64_t cols, int64_t limit) {
   CHECK(limit > 0 && limit <= int64_t{1} << 31);

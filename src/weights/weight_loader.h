@@ -76,6 +76,9 @@ class WeightLoader {
   Result<Weight> Vector(std::string_view full_name, int64_t size);
   Result<Weight> F32Matrix(std::string_view full_name, int64_t rows, int64_t cols);
 
+  // A bf16 or f32 tensor of any shape as it is stored: [first dimension, product of the others].
+  Result<Weight> Real(std::string_view full_name);
+
   // An I64 or I32 table [rows, cols] whose entries must lie in [0, limit).
   Result<std::vector<int32_t>> IdTable(std::string_view full_name, int64_t rows, int64_t cols,
                                        int64_t limit);
@@ -86,6 +89,9 @@ class WeightLoader {
   // not counted).
   std::string Summary() const;
   std::vector<const Tensor*> Unused() const;
+
+  // For converters: gives back converted copies; Weights taken so far must not be used any more.
+  void FreeConverted();
 
   std::shared_ptr<const WeightStore> store() const { return store_; }
   const Checkpoint& checkpoint() const { return *checkpoint_; }

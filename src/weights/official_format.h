@@ -1,0 +1,26 @@
+#pragma once
+// What the official release stores each tensor as (specification section 2.2): FP8 for the linears
+// that the reference computes in FP8, FP4 for routed experts, f32 for hyper-connections and biases,
+// bf16 for the rest.
+
+#include <cstdint>
+#include <string_view>
+
+namespace fathom {
+
+enum class StoredAs : uint8_t {
+  kUnknown,  // not a tensor of DeepSeek-V4
+  kFp8,      // X.weight F8_E4M3 [N, K] and X.scale F8_E8M0 [ceil(N/128), ceil(K/128)]
+  kFp4,      // X.weight I8 [N, K/2] and X.scale F8_E8M0 [N, K/32]
+  kBf16,
+  kF32,
+  kIds,  // I64
+};
+
+// `name` is an official name with its suffix, e.g. "layers.3.attn.wq_a.weight". Scales are
+// kUnknown.
+StoredAs OfficialStorage(std::string_view name);
+
+std::string_view Name(StoredAs storage);
+
+}  // namespace fathom
