@@ -1,6 +1,6 @@
 #pragma once
-// What the engine needs to know, as plain values. apps/flags.cc fills it from the command line; nothing
-// under src/ reads a flag. Names and meanings are those of the flags (docs/flags.md).
+// What the engine needs to know, as plain values. apps/flags.cc fills it from the command line;
+// nothing under src/ reads a flag. Names and meanings are those of the flags (docs/flags.md).
 
 #include <cstdint>
 #include <string>
@@ -11,24 +11,24 @@ enum class Tristate { kAuto, kOn, kOff };
 
 struct EngineConfig {
   std::string model_dir;
-  std::string compute_dtype = "auto";       // auto = bfloat16, bfloat16, float32
+  std::string compute_dtype = "auto";  // auto = bfloat16, bfloat16, float32
   Tristate simulate_quantization = Tristate::kAuto;
-  std::string kv_cache_dtype = "auto";      // auto, bf16, bfloat16, float32
+  std::string kv_cache_dtype = "auto";  // auto, bf16, bfloat16, float32
   std::string indexer_cache_dtype = "auto";
-  std::string isa = "best";                 // FATHOM_ISA
-  int compute_threads = 0;                  // 0 = all cores
-  int64_t max_model_len = 0;                // 0 = max_position_embeddings of the model
-  int64_t max_tokens_per_batch = 10240;     // rows of one step
+  std::string isa = "best";                       // FATHOM_ISA
+  int compute_threads = 0;                        // 0 = all cores
+  int64_t max_model_len = 0;                      // 0 = max_position_embeddings of the model
+  int64_t max_tokens_per_batch = 10240;           // rows of one step
   int64_t max_tokens_per_chunk_for_prefill = -1;  // <= 0: max_tokens_per_batch
   int max_seqs_per_batch = 200;
   int64_t request_queue_size = 100000;
-  double max_memory_utilization = 0.8;      // of the memory for weights and caches
-  int64_t max_cache_size = 0;               // bytes, 0 = by max_memory_utilization
-  int prefix_group_tokens = 512;            // a multiple of 128
+  double max_memory_utilization = 0.8;  // of the memory for weights and caches
+  int64_t max_cache_size = 0;           // bytes, 0 = by max_memory_utilization
+  int prefix_group_tokens = 512;        // a multiple of 128
   bool enable_chunked_prefill = true;
-  double request_timeout_s = 0;             // 0 = none
+  double request_timeout_s = 0;  // 0 = none
   double step_watchdog_s = 120;
-  int64_t random_seed = -1;                 // seeds of requests that give none; -1 = random
+  int64_t random_seed = -1;  // seeds of requests that give none; -1 = random
 };
 
 }  // namespace fathom

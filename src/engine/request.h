@@ -1,9 +1,9 @@
 #pragma once
-// A request as the engine takes it, and what comes back. Text and HTTP know nothing of caches, the engine
-// knows nothing of JSON.
+// A request as the engine takes it, and what comes back. Text and HTTP know nothing of caches, the
+// engine knows nothing of JSON.
 //
-// Thread rule: an OutputSink is called on the engine's thread, in order, and must neither block nor call
-// back into the engine. After OnEnd nothing more comes.
+// Thread rule: an OutputSink is called on the engine's thread, in order, and must neither block nor
+// call back into the engine. After OnEnd nothing more comes.
 
 #include <cstdint>
 #include <memory>
@@ -13,22 +13,32 @@
 
 #include "base/error.h"
 #include "sample/sampling_params.h"
+#include "text/tokenizer.h"
 
 namespace fathom {
+
+// How generated ids become text.
+struct TextOptions {
+  TokenVisibility visibility =
+      TokenVisibility::kSkipSpecial;  // kForParser where reasoning is parsed
+  bool parse_reasoning = false;       // split at </think> into Output::reasoning and Output::text
+  bool starts_in_reasoning = false;   // the prompt ended in <think>
+  std::vector<std::string> stop_strings;  // looked for in Output::text only, never in reasoning
+  bool include_stop_string = false;       // keep the stop string in the text
+};
 
 struct Request {
   std::string id;               // unique among the running ones; only for logs
   std::vector<int32_t> prompt;  // token ids, not empty
   SamplingParams sampling;
-  int64_t max_tokens = 0;               // > 0; generated tokens of a choice
-  int choices = 1;                      // "n"; choice c draws with (seed, c, position)
+  int64_t max_tokens = 0;  // > 0; generated tokens of a choice
+  int64_t min_tokens = 0;  // end of text and stop ids are masked until then
+  int choices = 1;         // "n"; choice c draws with (seed, c, position)
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;  // beside the model's own end of text
-  std::vector<std::string> stop_strings;
-  bool include_stop_string = false;     // keep the stop string in the text
-  bool skip_special_tokens = true;      // of the text
-  int32_t priority = 0;                 // smaller is sooner
-  double timeout_s = 0;                 // 0 = none; counted from Submit
+  TextOptions text;
+  int32_t priority = 0;  // smaller is sooner
+  double timeout_s = 0;  // 0 = none; counted from Submit
 };
 
 enum class FinishReason { kStop, kLength };
@@ -40,14 +50,15 @@ struct TokenLogprob {
 
 struct OutputToken {
   int32_t id = 0;
-  std::optional<float> logprob;       // set when the request asked
-  std::vector<TokenLogprob> top;      // best first
+  std::optional<float> logprob;   // set when the request asked
+  std::vector<TokenLogprob> top;  // best first
 };
 
-// An increment of one choice. `text` is whole code points; it may be empty (held back as a possible stop
-// string or half a code point) and `tokens` may be empty (the flush at the end).
+// An increment of one choice. `text` is whole code points; it may be empty (held back as a possible
+// stop string or half a code point) and `tokens` may be empty (the flush at the end).
 struct Output {
   int choice = 0;
+  std::string reasoning;  // comes before text
   std::string text;
   std::vector<OutputToken> tokens;
   std::optional<FinishReason> finish;
@@ -57,6 +68,7 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // over all choices
   int64_t cached_tokens = 0;      // of the prompt, taken from the prefix cache
+  int64_t reasoning_tokens = 0;   // of the completion, over all choices
 };
 
 class OutputSink {

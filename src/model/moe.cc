@@ -1,0 +1,108 @@
+#include "model/moe.h"
+
+#include <algorithm>
+
+#include "model/layers.h"
+
+namespace fathom {
+
+Result<Moe> Moe::Load(WeightLoader& loader, const std::string& prefix, const ModelConfig& c,
+                      bool hash_layer) {
+  Moe m;
+  m.experts_ = c.n_routed_experts;
+  m.active_ = c.num_experts_per_tok;
+  m.route_scale_ = c.routed_scaling_factor;
+  m.limit_ = c.swiglu_limit;
+  TRY(m.gate_, loader.Matrix(prefix + ".gate", m.experts_, c.hidden_size));
+  if (hash_layer) {
+    TRY(m.tid2eid_, loader.IdTable(prefix + ".gate.tid2eid", c.vocab_size, m.active_, m.experts_));
+    for (auto row = m.tid2eid_.begin(); row != m.tid2eid_.end(); row += m.active_) {
+      std::sort(row, row + m.active_);
+    }
+  } else {
+    TRY(m.bias_, loader.Vector(prefix + ".gate.bias", m.experts_));
+  }
+  const int64_t d = c.hidden_size;
+  const int64_t inner = c.moe_intermediate_size;
+  for (int64_t e = 0; e < m.experts_; ++e) {
+    const std::string expert = fmt::format("{}.experts.{}", prefix, e);
+    TRY(Weight w1, loader.Matrix(expert + ".w1", inner, d));
+    TRY(Weight w2, loader.Matrix(expert + ".w2", d, inner));
+    TRY(Weight w3, loader.Matrix(expert + ".w3", inner, d));
+    m.w1_.push_back(w1);
+    m.w2_.push_back(w2);
+    m.w3_.push_back(w3);
+  }
+  const int64_t shared_inner = inner * c.n_shared_experts;
+  TRY(m.shared_w1_, loader.Matrix(prefix + ".shared_experts.w1", shared_inner, d));
+  TRY(m.shared_w2_, loader.Matrix(prefix + ".shared_experts.w2", d, shared_inner));
+  TRY(m.shared_w3_, loader.Matrix(prefix + ".shared_experts.w3", shared_inner, d));
+  return m;
+}
+
+Moe::Routing Moe::Route(const Step& s, View x) const {
+  const int64_t t = x.dim(0);
+  View score = s.NewF32({t, experts_});
+  View weight = s.NewF32({t, active_});
+  std::vector<int32_t> chosen(static_cast<size_t>(t * active_));
+  s.ops.GateScores(score, x, gate_);
+  if (tid2eid_.empty()) {
+    s.ops.SelectExperts(chosen, weight, score, bias_, route_scale_);
+  } else {
+    auto out = chosen.begin();
+    for (int32_t id : s.batch.token_ids) {
+      out = std::copy_n(tid2eid_.begin() + id * active_, active_, out);
+    }
+    s.ops.ExpertWeights(weight, score, chosen, route_scale_);
+  }
+
+  // Sort the (row, expert) pairs by expert, keeping rows in order: a counting sort.
+  Routing r;
+  r.offsets.assign(static_cast<size_t>(experts_ + 1), 0);
+  for (int32_t e : chosen) ++r.offsets[static_cast<size_t>(e) + 1];
+  for (size_t e = 1; e < r.offsets.size(); ++e) r.offsets[e] += r.offsets[e - 1];
+  std::vector<int32_t> next(r.offsets.begin(), r.offsets.end() - 1);
+  r.sources.resize(chosen.size());
+  r.weights.resize(chosen.size());
+  r.slots.resize(chosen.size());
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const int32_t slot = next[static_cast<size_t>(chosen[i])]++;
+    const auto row = static_cast<int64_t>(i) / active_;
+    r.slots[i] = slot;
+    r.sources[static_cast<size_t>(slot)] = static_cast<int32_t>(row);
+    r.weights[static_cast<size_t>(slot)] = weight.f32(row)[static_cast<int64_t>(i) % active_];
+  }
+  return r;
+}
+
+View Moe::Shared(const Step& s, View xq) const {
+  View gate = Linear(s, xq, shared_w1_);
+  View up = Linear(s, xq, shared_w3_);
+  View h = s.New({xq.dim(0), shared_w1_.rows});
+  s.ops.SwiGlu(h, gate, up, {}, limit_);
+  return Linear(s, Quantized(s, h), shared_w2_);
+}
+
+View Moe::Forward(const Step& s, View x) const {
+  const Routing r = Route(s, x);
+  const auto slots = static_cast<int64_t>(r.sources.size());
+  const int64_t inner = w1_.front().rows;
+  View xq = Quantized(s, x);
+
+  View sorted = s.New({slots, x.dim(1)});
+  View gate = s.New({slots, inner});
+  View up = s.New({slots, inner});
+  View h = s.New({slots, inner});
+  View routed = s.New({slots, x.dim(1)});
+  s.ops.GatherRows(sorted, xq, r.sources);
+  s.ops.GroupedLinear(gate, sorted, w1_, r.offsets);
+  s.ops.GroupedLinear(up, sorted, w3_, r.offsets);
+  s.ops.SwiGlu(h, gate, up, r.weights, limit_);
+  s.ops.GroupedLinear(routed, Quantized(s, h), w2_, r.offsets);
+
+  View y = s.New({x.dim(0), x.dim(1)});
+  s.ops.CombineExperts(y, routed, r.slots, Shared(s, xq));
+  return y;
+}
+
+}  // namespace fathom

@@ -1,0 +1,45 @@
+#pragma once
+// StateTable: where the raw rows of a compressor are, for a whole batch (V4 6.3, 6.4;
+// runtime 4.6, 4.7).
+//
+// A compressor of ratio 4 or 128 keeps raw rows [kv | score] of recent positions in rings: ratio 4
+// in the window page of the position (ring of R4 rows a page), ratio 128 in the bank of the
+// sequence's slot. The explicit block table says for every sequence b and column c the state row of
+// position start_b - history + c, history = 8 or 128; positions before 0, columns behind the input
+// and idle sequences have the dummy row (kv 0, score -inf), never -1.
+//
+// It is the contract of compressor kernels that take `cache_mode = 2`; our backends run on it too.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/step.h"
+
+namespace fathom {
+
+inline constexpr int kC4Ratio = 4;
+inline constexpr int kC128Ratio = 128;
+
+// Rows of history that an entry can reach back to: coff * ratio (two groups with overlap, one
+// without).
+constexpr int64_t HistoryRows(int ratio) { return ratio == kC4Ratio ? 2 * kC4Ratio : kC128Ratio; }
+
+struct StateTable {
+  int ratio = 0;
+  int64_t history = 0;
+  int64_t width = 0;           // history + the longest input of the batch
+  std::vector<int32_t> table;  // [sequences, width]
+
+  int32_t at(int64_t sequence, int64_t column) const {
+    return table[static_cast<size_t>(sequence * width + column)];
+  }
+};
+
+// State row of a position of an open sequence, by the rules above.
+int32_t StateRow(const SequencePages& pages, int ratio, int64_t ring, int64_t position);
+
+StateTable BuildStateTable(std::span<const SequenceSlice> sequences, int ratio, int64_t ring,
+                           int32_t dummy_row);
+
+}  // namespace fathom
