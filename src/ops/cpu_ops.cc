@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/ops.h"
+#include "ops/simd/simd_ops.h"
 
 namespace fathom {
 namespace {
@@ -41,17 +42,26 @@ std::vector<std::string_view> Available() {
 }  // namespace
 
 Result<std::unique_ptr<Ops>> MakeCpuOps(std::string_view isa, ThreadPool& pool) {
-  (void)pool;
   const std::vector<std::string_view> have = Available();
-  if (isa.empty() || isa == "best") isa = "reference";
-  if (std::find(kNames.begin(), kNames.end(), isa) == kNames.end()) {
-    return Invalid("FATHOM_ISA: '{}' is not an instruction set; this machine has best, {}", isa,
-                   fmt::join(have, ", "));
+  const bool best = isa.empty() || isa == "best";
+  if (!best && std::find(kNames.begin(), kNames.end(), isa) == kNames.end()) {
+    return Invalid("FATHOM_ISA: '{}' is no instruction set known here; this machine has best, {}",
+                   isa, fmt::join(have, ", "));
   }
-  if (std::find(have.begin(), have.end(), isa) == have.end()) {
+  if (!best && std::find(have.begin(), have.end(), isa) == have.end()) {
     return Invalid("FATHOM_ISA: this machine lacks {}; it has best, {}", isa,
                    fmt::join(have, ", "));
   }
+#if defined(__x86_64__)
+  const std::string_view wanted = best ? have.back() : isa;
+  if (wanted.starts_with("avx512") || wanted == "amx") {
+    if (!best && wanted != "avx512") {
+      spdlog::info("FATHOM_ISA={}: no kernels of its own yet, running those of avx512", isa);
+    }
+    return std::make_unique<SimdOps>(Avx512Kernels(), pool);
+  }
+  if (wanted == "avx2") return std::make_unique<SimdOps>(Avx2Kernels(), pool);
+#endif
   return MakeReferenceOps();
 }
 

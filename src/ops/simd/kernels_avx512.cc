@@ -1,0 +1,25 @@
+// The kernels of AVX-512: the shared code compiled over vec_avx512.h. kernels.h gives the rule on
+// includes.
+
+#include "ops/simd/kernels.h"
+#include "ops/simd/vec_avx512.h"
+// After the vector type, in this order:
+#include "ops/simd/vec_math.h"
+// then
+#include "ops/simd/linear_kernel.h"
+#include "ops/simd/row_kernels.h"
+// and what builds on those.
+#include "ops/simd/attention_kernel.h"
+#include "ops/simd/hyper_connection_kernel.h"
+#include "ops/simd/quantize_kernel.h"
+// Last the table of all of them.
+#include "ops/simd/kernel_list.h"
+
+namespace fathom {
+
+const Kernels& Avx512Kernels() {
+  static constexpr Kernels kKernels = avx512::MakeKernels("avx512");
+  return kKernels;
+}
+
+}  // namespace fathom
