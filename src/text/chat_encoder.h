@@ -1,8 +1,6 @@
 #pragma once
 // Chat -> the exact prompt text of a model family. One encoder for each loaded model.
 //
-// The text holds BOS and the role tokens; encode it as one piece with added tokens recognised
-// (Tokenizer::Encode), and don't add BOS again.
 // Threads: immutable; Render may be called from any thread.
 // Errors: kInvalidArgument for a chat the family can't express, kUnimplemented for V3.2.
 // Source: text_and_api.md 2.4 to 2.11.
@@ -22,12 +20,6 @@ enum class ChatEncoding { kV4, kV4With0731Effort, kV32 };
 // --chat_encoding: auto, v4, v4-0731, v3.2. `config` is the model's config.json: auto takes the
 // 0731 effort ladder where it has dspark_* keys, and V3.2 by model_type.
 Result<ChatEncoding> ResolveChatEncoding(std::string_view flag_value, const Json& config);
-
-struct RenderedPrompt {
-  std::string text;
-  // Generation continues inside <think>: the output parser's start state.
-  bool starts_in_thinking = false;
-};
 
 class ChatEncoder {
  public:

@@ -1,6 +1,7 @@
 #pragma once
 // A chat as the encoders see it: plain values, independent of HTTP. Texts are valid UTF-8.
 // Made by ParseChatRequest (text/chat_request.h), read by ChatEncoder (text/chat_encoder.h).
+// Source: text_and_api.md section 2.
 
 #include <cstdint>
 #include <optional>
@@ -72,9 +73,18 @@ struct ChatRequest {
   bool fold_inline_system = true;
   bool add_generation_prompt = true;
 
+  // Whether the prompt declares the tools (and the output may call them).
   bool RendersTools() const {
     return !tools.empty() && tool_choice.kind != ToolChoice::Kind::kNone;
   }
+};
+
+struct RenderedPrompt {
+  // Holds BOS and the role tokens: encode it in one go with added tokens recognised, and add no
+  // BOS.
+  std::string text;
+  // Generation continues inside <think>: the output parser's start state.
+  bool starts_in_thinking = false;
 };
 
 }  // namespace fathom

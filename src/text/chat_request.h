@@ -7,22 +7,14 @@
 // fields are ignored, null means absent. Source: text_and_api.md 2.2, 2.7, 4.3; decisions.md
 // (service default: thinking on, effort high).
 
-#include <optional>
 #include <string_view>
 
 #include "base/error.h"
 #include "text/chat_message.h"
 #include "text/json_tree.h"
+#include "text/thinking_options.h"
 
 namespace fathom {
-
-// --default_chat_template_kwargs: what holds where a request says nothing.
-struct ChatDefaults {
-  std::optional<bool> thinking;
-  std::optional<ReasoningEffort> effort;
-  std::optional<bool> drop_thinking;
-};
-Result<ChatDefaults> ParseChatDefaults(std::string_view flag_value);
 
 enum class ChatDialect {
   // What clients send. developer is a newer name of system; a final assistant message needs
