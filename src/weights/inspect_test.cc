@@ -1,0 +1,101 @@
+#include "weights/inspect.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weights/convert_official.h"
+#include "weights/testing.h"
+
+namespace fathom {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::TempDir;
+
+ModelConfig Published(int64_t layers, const std::vector<int32_t>& first, int32_t odd) {
+  ModelConfig c;
+  c.num_hidden_layers = layers;
+  c.head_dim = 512;
+  c.index_head_dim = 128;
+  c.sliding_window = 128;
+  c.compress_ratios = first;
+  for (int64_t i = 2; i < layers; ++i) c.compress_ratios.push_back(i % 2 == 0 ? 4 : odd);
+  return c;
+}
+
+// Specification 3.11: cache sizes of DeepSeek-V4 Flash and Pro.
+TEST(Inspect, CacheBytesOfFlash) {
+  const ModelConfig flash = Published(43, {0, 0}, 128);
+  EXPECT_EQ(KvBytesPerToken(flash), 6880.0);
+  EXPECT_EQ(KvBytesPerToken(flash, 1024, 130), 6218.5);
+  EXPECT_EQ(KvBytesPerToken(flash, 584, 132), 3850.25);
+  EXPECT_EQ(KvFixedBytes(flash), 17842176);
+}
+
+TEST(Inspect, CacheBytesOfPro) {
+  const ModelConfig pro = Published(61, {128, 128}, 128);
+  EXPECT_EQ(KvBytesPerToken(pro), 9848.0);
+  EXPECT_EQ(KvFixedBytes(pro), 26705920);
+}
+
+TEST(Inspect, WeightBytesPerTokenByHand) {
+  const TempDir dir;
+  testing::WriteTensors(
+      dir / "model.safetensors",
+      {testing::Make("embed.weight", DType::kI8, {10, 7}, std::vector<uint8_t>(70)),
+       testing::Make("norm.weight", DType::kI8, {100}, std::vector<uint8_t>(100)),
+       testing::Make("layers.0.ffn.gate.tid2eid", DType::kI8, {10, 3}, std::vector<uint8_t>(30)),
+       testing::Make("layers.0.ffn.experts.0.w1.weight", DType::kI8, {8, 50},
+                     std::vector<uint8_t>(400)),
+       testing::Make("layers.0.ffn.shared_experts.w1.weight", DType::kI8, {1000},
+                     std::vector<uint8_t>(1000)),
+       testing::Make("mtp.0.norm.weight", DType::kI8, {9999}, std::vector<uint8_t>(9999))});
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint);
+  ModelConfig c;
+  c.n_routed_experts = 8;
+  c.num_experts_per_tok = 2;
+  EXPECT_EQ(WeightBytesPerToken(c, **checkpoint), 7 + 100 + 3 + 400 / 4 + 1000);
+}
+
+TEST(Inspect, TextOfTheBundledModel) {
+  const auto text = InspectModel(FATHOM_SOURCE_DIR "/models/mini-v4");
+  ASSERT_TRUE(text) << text.error().message;
+  EXPECT_THAT(*text, HasSubstr("deepseek_v4, 6 layers, 1182 tensors in 1 file\n"));
+  EXPECT_THAT(
+      *text,
+      HasSubstr("drafter: DSpark, 3 stages, block 5, Markov rank 64, after layers 3, 4, 5\n"));
+  EXPECT_THAT(*text,
+              ::testing::ContainsRegex("\n +1  window \\+ 1 of 4, indexed +learned +2\\.45 M"));
+  EXPECT_THAT(*text, ::testing::ContainsRegex("\nrouted experts +FP4 +288 +9\\.44 M"));
+  EXPECT_THAT(*text, ::testing::ContainsRegex("\nattention linears +FP8 +30 +2\\.36 M"));
+  EXPECT_THAT(*text, HasSubstr("every tensor is stored as in the official release\n"));
+  EXPECT_THAT(*text, HasSubstr("weights read per decoded token: 9.75 MB\n"));
+  EXPECT_THAT(*text, HasSubstr("KV cache: 388 B per token (bf16), "));
+}
+
+TEST(Inspect, SaysWhatDiffersFromTheOfficialFormat) {
+  const TempDir dir;
+  testing::TinyModel(true).Write(dir / "in");
+  const auto before = InspectModel(dir / "in");
+  ASSERT_TRUE(before) << before.error().message;
+  EXPECT_THAT(*before, HasSubstr("drafter: serial MTP, 1 stage\n"));
+  EXPECT_THAT(*before,
+              HasSubstr("are stored differently than in the official release, the first is "
+                        "layers.0.attn.wkv.weight: BF16, there FP8\n"));
+  ASSERT_TRUE(ConvertToOfficial(dir / "in", dir / "out"));
+  const auto after = InspectModel(dir / "out");
+  ASSERT_TRUE(after) << after.error().message;
+  EXPECT_THAT(*after, HasSubstr("every tensor is stored as in the official release\n"));
+  EXPECT_THAT(*after, Not(HasSubstr("differently")));
+}
+
+TEST(Inspect, FaultsComeThrough) {
+  const auto text = InspectModel("/nowhere");
+  ASSERT_FALSE(text);
+  EXPECT_THAT(text.error().message, HasSubstr("model path does not exist: /nowhere"));
+}
+
+}  // namespace
+}  // namespace fathom
