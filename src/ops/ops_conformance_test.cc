@@ -1,0 +1,168 @@
+// Every backend against the reference, and against itself: rows alone or together, one thread or
+// three.
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "ops/ops_cases.h"
+
+namespace fathom::testing {
+namespace {
+
+// The worst result that is further off than allowed, by name and place; empty if there is none.
+std::string Compare(const Case& c, const std::vector<float>& expected,
+                    const std::vector<float>& actual) {
+  if (expected.size() != actual.size()) return "sizes differ";
+  double worst = 0;
+  std::string text;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    const double e = expected[i];
+    const double a = actual[i];
+    const double allowed = c.tolerance ? c.tolerance(index, e) : 0;
+    const bool same = std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(actual[i]);
+    const bool close = c.tolerance && std::fabs(e - a) <= allowed;
+    if (same || close || (std::isnan(e) && std::isnan(a))) continue;
+    const double excess = std::isnan(e - a) ? INFINITY : std::fabs(e - a) / (allowed + 1e-300);
+    if (excess <= worst) continue;
+    worst = excess;
+    text = fmt::format("{}: token {} result {}: expected {:.9g}, got {:.9g}, allowed {:.3g}",
+                       c.name, index / c.width, index % c.width, e, a, allowed);
+  }
+  return text;
+}
+
+std::string Differs(const Case& c, const std::vector<float>& expected,
+                    const std::vector<float>& actual, int64_t first) {
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const size_t at = static_cast<size_t>(first * c.width) + i;
+    const auto e = std::bit_cast<uint32_t>(expected[at]);
+    const auto a = std::bit_cast<uint32_t>(actual[i]);
+    if (e != a) {
+      return fmt::format("{}: token {} result {}: {:.9g} ({:08x}) together, {:.9g} ({:08x}) apart",
+                         c.name, static_cast<int64_t>(at) / c.width,
+                         static_cast<int64_t>(at) % c.width, expected[at], e, actual[i], a);
+    }
+  }
+  return actual.empty() ? c.name + ": no results" : "";
+}
+
+class OpsTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    for (int threads : {1, 2, 3}) {
+      pools_.push_back(std::make_unique<ThreadPool>(threads));
+      auto ops = MakeCpuOps(GetParam(), *pools_.back());
+      if (!ops) GTEST_SKIP() << ops.error().message;
+      ops_.push_back(std::move(*ops));
+    }
+    ASSERT_EQ(ops_[0]->name(), GetParam());
+  }
+
+  std::vector<std::unique_ptr<ThreadPool>> pools_;
+  std::vector<std::unique_ptr<Ops>> ops_;
+};
+
+TEST_P(OpsTest, AgreesWithReference) {
+  const auto reference = MakeReferenceOps();
+  for (const Case& c : AllCases()) {
+    const auto expected = c.run(*reference, 0, c.tokens);
+    ASSERT_EQ(expected.size(), static_cast<size_t>(c.tokens * c.width)) << c.name;
+    EXPECT_EQ(Compare(c, expected, c.run(*ops_[1], 0, c.tokens)), "");
+  }
+}
+
+TEST_P(OpsTest, RowsAloneHaveTheBitsTheyHaveTogether) {
+  for (const Case& c : AllCases()) {
+    const auto together = c.run(*ops_[1], 0, c.tokens);
+    for (int64_t t = 0; t < c.tokens; t += c.tokens > 40 ? 7 : 1) {
+      EXPECT_EQ(Differs(c, together, c.run(*ops_[1], t, 1), t), "");
+    }
+    // Parts of 2, 3, 4, ... tokens: other tiles, other shares.
+    for (int64_t t = 0, n = 2; t < c.tokens; t += n++) {
+      const int64_t count = std::min(n, c.tokens - t);
+      EXPECT_EQ(Differs(c, together, c.run(*ops_[2], t, count), t), "");
+    }
+  }
+}
+
+TEST_P(OpsTest, ThreadsDoNotChangeABit) {
+  for (const Case& c : AllCases()) {
+    const auto one = c.run(*ops_[0], 0, c.tokens);
+    EXPECT_EQ(Differs(c, one, c.run(*ops_[1], 0, c.tokens), 0), "");
+    EXPECT_EQ(Differs(c, one, c.run(*ops_[2], 0, c.tokens), 0), "");
+  }
+}
+
+// Scales at both ends of the range: 2^-127 (a subnormal), 2^-126, and those whose product with 2^8
+// is no float. Codes and activations are chosen so that the results are exact.
+TEST_P(OpsTest, ExtremeScalesAreExact) {
+  for (WeightFormat format : {WeightFormat::kFp8Block, WeightFormat::kFp4Group}) {
+    for (int64_t m : {1, 9}) {
+      for (int code : {0, 1, 2, 119, 127, 200, 246, 247, 248, 250}) {
+        Random random(4);
+        Matrix w = random.Weights(format, 20, 256);
+        std::fill(w.scale.begin(), w.scale.end(), static_cast<uint8_t>(code));
+        if (format == WeightFormat::kFp8Block && code > 200) {
+          for (uint8_t& each : w.data)
+            each &= 0x8f;  // small values, so that the products are finite
+        }
+        Tensor x(DType::kF32, m, 256);
+        for (int64_t t = 0; t < m; ++t) x.view.f32(t)[3 + 5 * t] = 1.0F;  // picks one weight
+        Tensor y(DType::kF32, m, 20);
+        ops_[0]->Linear(y.view, x.view, w.weight);
+        for (int64_t t = 0; t < m; ++t) {
+          for (int64_t n = 0; n < 20; ++n) {
+            ASSERT_EQ(y.at(t, n), w.at(n, 3 + 5 * t)) << "scale " << code << " row " << n;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsTest, NanDoesNotCrash) {
+  const float nan = std::nanf("");
+  Tensor x(DType::kF32, 4, 128);
+  for (int64_t t = 0; t < 4; ++t) std::fill_n(x.view.f32(t), 128, nan);
+  Tensor y(DType::kF32, 4, 128);
+  Ops& ops = *ops_[1];
+  ops.SimulateFp8(y.view, x.view, 64);
+  EXPECT_TRUE(std::isnan(y.at(1, 1)));
+  ops.SimulateFp4(y.view, x.view);
+  ops.Hadamard(y.view, x.view);
+  EXPECT_TRUE(std::isnan(y.at(1, 1)));
+  ops.SwiGlu(y.view, x.view, x.view, {}, 10);
+
+  Matrix bias = Random(5).Weights(WeightFormat::kF32, 1, 128);
+  std::vector<int32_t> experts(16);
+  Tensor weight(DType::kF32, 4, 4);
+  x.view.f32(2)[100] = 1;
+  ops.SelectExperts(experts, weight.view, x.view, bias.weight, 1);
+  EXPECT_EQ(experts[0], 0);  // all equally bad: the lowest ids
+  EXPECT_EQ(experts[11], 100);
+
+  Tensor weights(DType::kF32, 4, 1);
+  std::fill_n(weights.view.f32(), 4, 1.0F);
+  std::vector<int32_t> pages = {0};
+  std::vector<int32_t> visible = {4, 4, 4, 4};
+  std::vector<int32_t> offsets = {0, 2, 4, 6, 8};
+  std::vector<int32_t> selected(8);
+  const std::vector<IndexSlice> slices = {{0, 4, {pages, 4}}};
+  ops.IndexSelect(selected, offsets, x.view.As({4, 1, 128}), weights.view, x.view, slices, visible,
+                  2);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(selected[i], static_cast<int32_t>(i % 2));
+  std::vector<int32_t> rows = {0, 1, 2, 3};
+  std::vector<int32_t> one_each = {0, 1, 2, 3, 4};
+  Matrix sink = Random(6).Weights(WeightFormat::kF32, 1, 1);
+  const KeySource keys{x.view, {rows, one_each}};
+  ops.SparseAttention(y.view.As({4, 1, 128}), x.view.As({4, 1, 128}), keys, {}, sink.weight, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, OpsTest, ::testing::ValuesIn(kBackends),
+                         [](const auto& param) { return std::string(param.param); });
+
+}  // namespace
+}  // namespace fathom::testing
