@@ -190,9 +190,9 @@ class Parser {
       if (!ParseValue(&value, depth + 1)) return false;
       const auto [place, is_new] = places.try_emplace(key, tree->members.size());
       if (is_new) {
-        tree->members.emplace_back(std::move(key), std::move(value));
+        tree->members.push_back({std::move(key), std::move(value)});
       } else {
-        tree->members[place->second].second = std::move(value);
+        tree->members[place->second].value = std::move(value);
       }
       SkipSpace();
       if (Next('}')) return true;
@@ -209,7 +209,7 @@ bool HasLoneSurrogate(const JsonTree& value) {
   if (!IsValidUtf8(value.text)) return true;
   return std::any_of(value.items.begin(), value.items.end(), HasLoneSurrogate) ||
          std::any_of(value.members.begin(), value.members.end(), [](const auto& member) {
-           return !IsValidUtf8(member.first) || HasLoneSurrogate(member.second);
+           return !IsValidUtf8(member.key) || HasLoneSurrogate(member.value);
          });
 }
 
@@ -282,9 +282,9 @@ void Dump(const JsonTree& value, bool ascii, std::string* out) {
       out->push_back('{');
       for (size_t i = 0; i < value.members.size(); ++i) {
         if (i > 0) out->append(", ");
-        DumpString(value.members[i].first, ascii, out);
+        DumpString(value.members[i].key, ascii, out);
         out->append(": ");
-        Dump(value.members[i].second, ascii, out);
+        Dump(value.members[i].value, ascii, out);
       }
       out->push_back('}');
       return;

@@ -9,7 +9,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,13 +16,13 @@
 namespace fathom {
 
 struct JsonTree {
+  struct Member;
   enum class Kind { kNull, kBool, kNumber, kString, kArray, kObject };
   Kind kind = Kind::kNull;
   bool boolean = false;
   std::string text;  // kNumber: the lexeme; kString: the value
   std::vector<JsonTree> items;
-  std::vector<std::pair<std::string, JsonTree>>
-      members;  // duplicates: last value at the first place
+  std::vector<Member> members;  // duplicates: last value at the first place
 
   bool is_null() const { return kind == Kind::kNull; }
   bool is_bool() const { return kind == Kind::kBool; }
@@ -34,6 +33,11 @@ struct JsonTree {
 
   // A member that is there and not null, else nullptr. Also nullptr for a value that is no object.
   const JsonTree* Find(std::string_view key) const;
+};
+
+struct JsonTree::Member {
+  std::string key;
+  JsonTree value;
 };
 
 // The whole text must be one strict JSON value in UTF-8. `what` names it in messages.
