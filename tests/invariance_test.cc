@@ -124,7 +124,7 @@ TEST_P(Invariance, BesideOthers) {
   std::vector<int64_t> done(lengths.size(), 0);
   std::vector<std::vector<float>> together(lengths.size());
   for (size_t i = 0; i < lengths.size(); ++i) {
-    ASSERT_TRUE(runner->cache().Open(pages[i], lengths[i]));
+    ASSERT_TRUE(runner->cache().Open(pages[i]));
   }
   for (;;) {
     std::vector<int32_t> batch_ids;
@@ -133,7 +133,7 @@ TEST_P(Invariance, BesideOthers) {
     for (size_t i = lengths.size(); i-- > 0;) {  // not in order of admission
       const int64_t count = std::min(strides[i], lengths[i] - done[i]);
       if (count == 0) continue;
-      runner->cache().Extend(pages[i], done[i] + count);
+      ASSERT_TRUE(runner->cache().Extend(pages[i], done[i] + count));
       slices.push_back({static_cast<int64_t>(batch_ids.size()), count, done[i], &pages[i]});
       owners.push_back(i);
       batch_ids.insert(batch_ids.end(), ids[i].begin() + done[i], ids[i].begin() + done[i] + count);

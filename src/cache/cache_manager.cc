@@ -3,87 +3,67 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
-#include <set>
 
 #include "base/check.h"
 
 namespace fathom {
 namespace {
 
-constexpr std::array<PageSpace, kPageSpaces> kSpaces = {PageSpace::kFull, PageSpace::kWindow,
-                                                        PageSpace::kC128, PageSpace::kSlot};
-
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 size_t Index(PageSpace space) { return static_cast<size_t>(space); }
 
-void FillDummyRow(const CacheSpec& spec, std::byte* row) {
+// [kv | score] rows as if nothing had been written: kv 0, score -inf (weight 0).
+void ClearStateRows(const CacheSpec& spec, std::byte* rows, int64_t count) {
   CHECK(spec.type == DType::kF32);
-  auto* x = reinterpret_cast<float*>(row);
-  std::fill(x, x + spec.width / 2, 0.0F);
-  std::fill(x + spec.width / 2, x + spec.width, -std::numeric_limits<float>::infinity());
+  for (int64_t r = 0; r < count; ++r) {
+    auto* x = reinterpret_cast<float*>(rows + r * spec.row_bytes());
+    std::fill(x, x + spec.width / 2, 0.0F);
+    std::fill(x + spec.width / 2, x + spec.width, -std::numeric_limits<float>::infinity());
+  }
 }
 
 }  // namespace
 
-Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const CacheBudget& b) {
-  std::array<int64_t, kPageSpaces> page_bytes{};
-  for (const CacheSpec& s : specs) page_bytes[Index(s.space)] += s.page_bytes();
-
-  CacheGeometry g;
-  g.c128_page_rows = b.c128_page_rows;
-  const int64_t group = b.c128_page_rows * kPageTokens;
-  const int64_t most_full = b.max_sequences * CeilDiv(b.max_sequence_tokens, kPageTokens);
-  g[PageSpace::kSlot] = b.max_sequences;
-  g.window = b.window;
-  // A step of n new tokens touches the pages of window - 1 + n positions: at most
-  // ceil((window - 2 + n) / 128) + 1 of them. Summed over sequences whose n add up to
-  // max_step_tokens:
-  const int64_t window_pages = CeilDiv(b.window - 1, kPageTokens) + 2;
-  g[PageSpace::kWindow] = std::min(
-      most_full, b.max_sequences * window_pages + CeilDiv(b.max_step_tokens, kPageTokens) + 1);
-  const auto fixed_bytes = [&] {
-    return (g[PageSpace::kWindow] + 1) * page_bytes[Index(PageSpace::kWindow)] +
-           (g[PageSpace::kSlot] + 1) * page_bytes[Index(PageSpace::kSlot)];
-  };
-  const auto pages_for = [&](int64_t bytes) {  // full pages and their share of C128 pages
-    // floor(pages * 128 / group) + one partial page a sequence, in bytes, is at most:
-    const int64_t partial = (b.max_sequences + 1) * page_bytes[Index(PageSpace::kC128)] +
-                            page_bytes[Index(PageSpace::kFull)];
-    const int64_t per_group = page_bytes[Index(PageSpace::kFull)] * (group / kPageTokens) +
-                              page_bytes[Index(PageSpace::kC128)];
-    if (per_group == 0) return bytes >= partial ? most_full : int64_t{0};
-    return std::max<int64_t>(0, bytes - partial) / per_group * (group / kPageTokens);
-  };
-  g[PageSpace::kFull] = std::min(most_full, pages_for(b.bytes - fixed_bytes()));
-  g[PageSpace::kC128] = g[PageSpace::kFull] * kPageTokens / group + b.max_sequences;
-
-  const int64_t need = CeilDiv(b.max_sequence_tokens, kPageTokens);
-  if (g[PageSpace::kFull] < need) {
-    const int64_t least = fixed_bytes() + (need + 1) * page_bytes[Index(PageSpace::kFull)] +
-                          (CeilDiv(need * kPageTokens, group) + b.max_sequences + 1) *
-                              page_bytes[Index(PageSpace::kC128)];
-    return Fail(
-        ErrorCode::kResourceExhausted,
-        "not enough memory for KV cache: need >= {} for one sequence of {} tokens, have {}; "
-        "raise --max_memory_utilization or --max_cache_size, or lower --max_model_len, "
-        "--max_seqs_per_batch or --max_tokens_per_batch",
-        least, b.max_sequence_tokens, std::max<int64_t>(0, b.bytes));
+int64_t SequencePages::held(PageSpace space) const {
+  switch (space) {
+    case PageSpace::kFull:
+      return static_cast<int64_t>(full.size());
+    case PageSpace::kWindow:
+      return static_cast<int64_t>(window.size()) - window_begin;
+    case PageSpace::kC128:
+      return static_cast<int64_t>(c128.size());
+    case PageSpace::kSlot:
+      return slot != 0 ? 1 : 0;
   }
-  return g;
+  return 0;
 }
 
 CacheManager::CacheManager(std::vector<CacheSpec> specs, const CacheGeometry& geometry)
     : specs_(std::move(specs)), geometry_(geometry) {
-  for (PageSpace space : kSpaces) pools_.emplace_back(geometry_[space]);
-  promise_.resize(static_cast<size_t>(geometry_[PageSpace::kSlot]) + 1);
+  for (int64_t pages : geometry_.pages) pools_.emplace_back(pages);
+  if (geometry_.prefix_cache) {
+    tree_ = std::make_unique<PrefixTree>(
+        geometry_.group_tokens(), geometry_.window_pages(),
+        PrefixTree::Pools{&mutable_pool(PageSpace::kFull), &mutable_pool(PageSpace::kWindow),
+                          &mutable_pool(PageSpace::kC128)});
+  }
 }
 
 void CacheManager::Unmap::operator()(std::byte* p) const { munmap(p, static_cast<size_t>(bytes)); }
 
 Result<std::unique_ptr<CacheManager>> CacheManager::Create(std::vector<CacheSpec> specs,
                                                            const CacheGeometry& geometry) {
+  if (geometry.prefix_cache) {
+    if (geometry.window_pages() * kPageTokens > geometry.group_tokens()) {
+      return Invalid(
+          "--prefix_group_tokens={} must be at least the sliding window, {} tokens in pages",
+          geometry.group_tokens(), geometry.window_pages() * kPageTokens);
+    }
+    TRY_STATUS(PrefixTree::SelfTest(geometry.group_tokens(), geometry.window_pages()));
+  }
   std::unique_ptr<CacheManager> m(new CacheManager(std::move(specs), geometry));
   for (const CacheSpec& spec : m->specs_) {
     Family f{spec, 0, Memory(nullptr, Unmap{})};
@@ -99,7 +79,7 @@ Result<std::unique_ptr<CacheManager>> CacheManager::Create(std::vector<CacheSpec
     f.memory = Memory(static_cast<std::byte*>(memory), Unmap{bytes});
     if (spec.has_dummy_row) {
       for (int64_t layer = 1; layer <= spec.layers; ++layer) {
-        FillDummyRow(spec, f.memory.get() + (layer * f.rows - 1) * spec.row_bytes());
+        ClearStateRows(spec, f.memory.get() + (layer * f.rows - 1) * spec.row_bytes(), 1);
       }
     }
     m->families_.push_back(std::move(f));
@@ -107,63 +87,141 @@ Result<std::unique_ptr<CacheManager>> CacheManager::Create(std::vector<CacheSpec
   return m;
 }
 
-int64_t CacheManager::Need(PageSpace space, int64_t max_tokens) const {
-  switch (space) {
-    case PageSpace::kFull:
-      return CeilDiv(max_tokens, kPageTokens);
-    case PageSpace::kWindow:
-      return 0;  // enough by construction
-    case PageSpace::kC128:
-      return CeilDiv(max_tokens / kPageTokens, geometry_.c128_page_rows);
-    case PageSpace::kSlot:
-      return 1;
-  }
-  return 0;
-}
+// ---- sequences ----
 
-bool CacheManager::CanEverHold(int64_t max_tokens) const {
-  return std::all_of(kSpaces.begin(), kSpaces.end(),
-                     [&](PageSpace space) { return Need(space, max_tokens) <= geometry_[space]; });
-}
-
-bool CacheManager::Open(SequencePages& s, int64_t max_tokens) {
-  CHECK(s.slot == 0, "the sequence is open");
-  for (PageSpace space : kSpaces) {
-    if (reserved_[Index(space)] + Need(space, max_tokens) > geometry_[space]) {
-      return false;
+void CacheManager::ClearSlot(int32_t slot) {
+  for (const Family& f : families_) {
+    if (f.spec.space != PageSpace::kSlot) continue;
+    for (int64_t layer = 0; layer < f.spec.layers; ++layer) {
+      ClearStateRows(
+          f.spec,
+          f.memory.get() + (layer * f.rows + slot * f.spec.rows_per_page) * f.spec.row_bytes(),
+          f.spec.rows_per_page);
     }
   }
+}
+
+bool CacheManager::Open(SequencePages& s) {
+  CHECK(s.slot == 0, "the sequence is open");
+  if (pool(PageSpace::kSlot).free_pages() == 0) return false;
   s = SequencePages{};
   s.slot = mutable_pool(PageSpace::kSlot).Allocate();
-  s.max_tokens = max_tokens;
-  for (PageSpace space : kSpaces) {
-    const int64_t need = Need(space, max_tokens);
-    promise_[static_cast<size_t>(s.slot)][Index(space)] = need;
-    reserved_[Index(space)] += need;
-  }
+  ClearSlot(s.slot);
   return true;
 }
 
-void CacheManager::Extend(SequencePages& s, int64_t tokens) {
-  CHECK(s.slot > 0 && tokens <= s.max_tokens, "slot {}: {} tokens of {}", s.slot, tokens,
-        s.max_tokens);
-  const auto grow = [&](std::vector<int32_t>& pages, PageSpace space, int64_t count) {
-    while (static_cast<int64_t>(pages.size()) < count) {
+PageCounts CacheManager::Need(const SequencePages& s, int64_t tokens) const {
+  const auto more = [](int64_t pages, size_t have) {
+    return std::max<int64_t>(0, pages - static_cast<int64_t>(have));
+  };
+  PageCounts need{};
+  need[Index(PageSpace::kFull)] = more(CeilDiv(tokens, kPageTokens), s.full.size());
+  need[Index(PageSpace::kWindow)] = more(CeilDiv(tokens, kPageTokens), s.window.size());
+  need[Index(PageSpace::kC128)] =
+      more(CeilDiv(tokens / kPageTokens, geometry_.c128_page_rows), s.c128.size());
+  return need;
+}
+
+bool CacheManager::MakeRoom(const PageCounts& need) {
+  const PageCounts have = available();
+  for (size_t i = 0; i < need.size(); ++i) {
+    if (need[i] > have[i]) return false;
+  }
+  const auto missing = [&](PageSpace space) {
+    return need[Index(space)] - pool(space).free_pages();
+  };
+  // A C128 page goes with its leaf, so making room for full pages may make it for C128 pages too.
+  if (missing(PageSpace::kFull) > 0 && !tree_->EvictFull(missing(PageSpace::kFull))) return false;
+  if (missing(PageSpace::kC128) > 0 && !tree_->EvictC128(missing(PageSpace::kC128))) return false;
+  if (missing(PageSpace::kWindow) > 0 && !tree_->EvictWindow(missing(PageSpace::kWindow))) {
+    return false;
+  }
+  return missing(PageSpace::kFull) <= 0 && missing(PageSpace::kC128) <= 0 &&
+         missing(PageSpace::kWindow) <= 0;
+}
+
+bool CacheManager::Extend(SequencePages& s, int64_t tokens) {
+  CHECK(s.slot > 0);
+  const PageCounts need = Need(s, tokens);
+  if (!MakeRoom(need)) return false;
+  const auto grow = [&](std::vector<int32_t>& pages, PageSpace space) {
+    for (int64_t n = need[Index(space)]; n > 0; --n)
       pages.push_back(mutable_pool(space).Allocate());
+  };
+  grow(s.full, PageSpace::kFull);
+  grow(s.window, PageSpace::kWindow);
+  grow(s.c128, PageSpace::kC128);
+  s.tokens = std::max(s.tokens, tokens);
+  return true;
+}
+
+void CacheManager::RollBack(SequencePages& s, int64_t tokens) {
+  CHECK(s.slot > 0 && tokens >= s.published, "slot {}: {} tokens are published", s.slot,
+        s.published);
+  const auto cut = [&](std::vector<int32_t>& pages, PageSpace space, int64_t keep) {
+    while (static_cast<int64_t>(pages.size()) > keep) {
+      if (pages.back() != 0) mutable_pool(space).Release(pages.back());
+      pages.pop_back();
     }
   };
-  grow(s.full, PageSpace::kFull, CeilDiv(tokens, kPageTokens));
-  grow(s.window, PageSpace::kWindow, CeilDiv(tokens, kPageTokens));
-  grow(s.c128, PageSpace::kC128, CeilDiv(tokens / kPageTokens, geometry_.c128_page_rows));
-  s.tokens = std::max(s.tokens, tokens);
+  cut(s.full, PageSpace::kFull, CeilDiv(tokens, kPageTokens));
+  cut(s.window, PageSpace::kWindow, CeilDiv(tokens, kPageTokens));
+  cut(s.c128, PageSpace::kC128, CeilDiv(tokens / kPageTokens, geometry_.c128_page_rows));
+  s.window_begin = std::min(s.window_begin, static_cast<int64_t>(s.window.size()));
+  s.tokens = std::min(s.tokens, tokens);
+}
+
+void CacheManager::CopyPage(PageSpace space, int32_t from, int32_t to) {
+  for (const Family& f : families_) {
+    if (f.spec.space != space) continue;
+    const int64_t page = f.spec.rows_per_page * f.spec.row_bytes();
+    for (int64_t layer = 0; layer < f.spec.layers; ++layer) {
+      std::byte* base = f.memory.get() + layer * f.rows * f.spec.row_bytes();
+      std::memcpy(base + to * page, base + from * page, static_cast<size_t>(page));
+    }
+  }
+}
+
+bool CacheManager::Fork(const SequencePages& from, int64_t computed, SequencePages& to) {
+  CHECK(from.slot > 0 && computed <= from.tokens);
+  if (!Open(to)) return false;
+  const auto full_pages = static_cast<size_t>(computed / kPageTokens);  // complete ones
+  const auto c128_pages = static_cast<size_t>(computed / geometry_.group_tokens());
+  const auto share = [&](const std::vector<int32_t>& source, std::vector<int32_t>& target,
+                         PageSpace space, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if (source[i] != 0) mutable_pool(space).Retain(source[i]);
+      target.push_back(source[i]);
+    }
+  };
+  share(from.full, to.full, PageSpace::kFull, full_pages);
+  share(from.window, to.window, PageSpace::kWindow, full_pages);
+  share(from.c128, to.c128, PageSpace::kC128, c128_pages);
+  to.tokens = static_cast<int64_t>(full_pages) * kPageTokens;
+  to.window_begin = std::min(from.window_begin, static_cast<int64_t>(full_pages));
+  if (!Extend(to, computed)) {
+    Close(to);
+    return false;
+  }
+  const auto copy = [&](const std::vector<int32_t>& source, const std::vector<int32_t>& target,
+                        PageSpace space, size_t begin) {
+    for (size_t i = begin; i < target.size(); ++i) CopyPage(space, source[i], target[i]);
+  };
+  copy(from.full, to.full, PageSpace::kFull, full_pages);
+  copy(from.window, to.window, PageSpace::kWindow, full_pages);
+  copy(from.c128, to.c128, PageSpace::kC128, c128_pages);
+  CopyPage(PageSpace::kSlot, from.slot, to.slot);
+  to.node = from.node;
+  to.published = from.published;
+  return true;
 }
 
 void CacheManager::ReleaseWindow(SequencePages& s, int64_t computed) {
-  // The next position reads from computed - window + 1 on; the C4 rings are at most 8 rows back.
   const int64_t live = std::max<int64_t>(0, computed - geometry_.window + 1) / kPageTokens;
-  for (; s.window_begin < live; ++s.window_begin) {
+  const int64_t end = std::min(live, static_cast<int64_t>(s.window.size()));
+  for (; s.window_begin < end; ++s.window_begin) {
     int32_t& page = s.window[static_cast<size_t>(s.window_begin)];
-    mutable_pool(PageSpace::kWindow).Release(page);
+    if (page != 0) mutable_pool(PageSpace::kWindow).Release(page);
     page = 0;
   }
 }
@@ -175,15 +233,135 @@ void CacheManager::Close(SequencePages& s) {
       if (page != 0) mutable_pool(space).Release(page);
     }
   };
-  give_back(s.full, PageSpace::kFull);
-  give_back(s.window, PageSpace::kWindow);
-  give_back(s.c128, PageSpace::kC128);
-  for (PageSpace space : kSpaces) {
-    reserved_[Index(space)] -= promise_[static_cast<size_t>(s.slot)][Index(space)];
-  }
-  promise_[static_cast<size_t>(s.slot)] = {};
+  // Back to front, so that a page that is allocated next is the first of the sequence.
+  give_back({s.full.rbegin(), s.full.rend()}, PageSpace::kFull);
+  give_back({s.window.rbegin(), s.window.rend()}, PageSpace::kWindow);
+  give_back({s.c128.rbegin(), s.c128.rend()}, PageSpace::kC128);
   mutable_pool(PageSpace::kSlot).Release(s.slot);
   s = SequencePages{};
+}
+
+// ---- prefix cache ----
+
+PrefixTree::Match CacheManager::Match(std::span<const int32_t> tokens) const {
+  return tree_ ? tree_->Find(tokens) : PrefixTree::Match{};
+}
+
+void CacheManager::Adopt(SequencePages& s, const PrefixTree::Match& match, int64_t query_tokens) {
+  if (!tree_) return;
+  CHECK(s.slot > 0 && s.tokens == 0, "only a new sequence can adopt a prefix");
+  tree_->Use(match, query_tokens);
+  if (!match.node) return;
+  std::vector<const PrefixTree::Node*> path;
+  for (const PrefixTree::Node* n = match.node; n->end > 0; n = n->parent) path.push_back(n);
+  const auto take = [&](std::vector<int32_t>& pages, PageSpace space, int32_t page) {
+    mutable_pool(space).Retain(page);
+    pages.push_back(page);
+  };
+  for (auto n = path.rbegin(); n != path.rend(); ++n) {
+    for (int32_t page : (*n)->full) take(s.full, PageSpace::kFull, page);
+    take(s.c128, PageSpace::kC128, (*n)->c128);
+  }
+  s.window_begin = match.tokens / kPageTokens - geometry_.window_pages();
+  s.window.assign(static_cast<size_t>(s.window_begin), 0);
+  for (int32_t page : match.node->window) take(s.window, PageSpace::kWindow, page);
+  s.tokens = match.tokens;
+  s.node = match.node;
+  s.published = match.tokens;
+}
+
+void CacheManager::TakeNodePages(SequencePages& s, const PrefixTree::Node& node) {
+  const auto take = [&](int32_t& own, int32_t shared, PageSpace space) {
+    if (own == shared) return;
+    mutable_pool(space).Retain(shared);
+    mutable_pool(space).Release(own);
+    own = shared;
+  };
+  const auto first = static_cast<size_t>((node.end - geometry_.group_tokens()) / kPageTokens);
+  for (size_t i = 0; i < node.full.size(); ++i)
+    take(s.full[first + i], node.full[i], PageSpace::kFull);
+  take(s.c128[static_cast<size_t>(node.end / geometry_.group_tokens() - 1)], node.c128,
+       PageSpace::kC128);
+}
+
+void CacheManager::Publish(SequencePages& s, std::span<const int32_t> tokens, int64_t computed) {
+  if (!tree_) return;
+  const int64_t group = geometry_.group_tokens();
+  const int64_t window_pages = geometry_.window_pages();
+  while (s.published + group <= computed) {
+    const int64_t end = s.published + group;
+    const auto first = static_cast<size_t>(s.published / kPageTokens);
+    PrefixTree::Group offer;
+    offer.tokens = tokens.subspan(static_cast<size_t>(s.published), static_cast<size_t>(group));
+    offer.full = std::span(s.full).subspan(first, static_cast<size_t>(group / kPageTokens));
+    offer.c128 = s.c128[static_cast<size_t>(end / group - 1)];
+    const int64_t window_first = end / kPageTokens - window_pages;
+    if (window_first >= s.window_begin) {
+      offer.window = std::span(s.window).subspan(static_cast<size_t>(window_first),
+                                                 static_cast<size_t>(window_pages));
+    }
+    PrefixTree::Node* node = tree_->Insert(s.node, offer);
+    if (!node) return;  // a hash collision: this sequence stays private from here on
+    TakeNodePages(s, *node);
+    s.node = node;
+    s.published = end;
+  }
+}
+
+void CacheManager::ClearPrefixCache() {
+  if (tree_) tree_->Clear();
+}
+
+// ---- steps in flight ----
+
+void CacheManager::BeginStep(int64_t step) {
+  for (PagePool& p : pools_) p.BeginStep(step);
+}
+
+void CacheManager::EndStep(int64_t step) {
+  for (PagePool& p : pools_) p.EndStep(step);
+}
+
+// ---- what others see ----
+
+PageCounts CacheManager::available() const {
+  PageCounts n{};
+  for (size_t i = 0; i < n.size(); ++i) n[i] = pools_[i].available_pages();
+  return n;
+}
+
+PageCounts CacheManager::Reclaimable(const SequencePages& s) const {
+  PageCounts n{};
+  const auto count = [&](PageSpace space, std::span<const int32_t> pages) {
+    const PagePool& p = pool(space);
+    for (int32_t page : pages) {
+      if (page != 0 && p.references(page) == (p.cached(page) ? 2 : 1)) ++n[Index(space)];
+    }
+  };
+  count(PageSpace::kFull, s.full);
+  count(PageSpace::kWindow, s.window);
+  count(PageSpace::kC128, s.c128);
+  n[Index(PageSpace::kSlot)] = s.held(PageSpace::kSlot);
+  return n;
+}
+
+PageCounts CacheManager::Pinned(const PrefixTree::Match& match) const {
+  PageCounts n{};
+  const auto count = [&](PageSpace space, std::span<const int32_t> pages) {
+    for (int32_t page : pages) n[Index(space)] += pool(space).references(page) == 1 ? 1 : 0;
+  };
+  for (const PrefixTree::Node* node = match.node; node && node->end > 0; node = node->parent) {
+    count(PageSpace::kFull, node->full);
+    count(PageSpace::kC128, std::span(&node->c128, 1));
+  }
+  if (match.node) count(PageSpace::kWindow, match.node->window);
+  return n;
+}
+
+int64_t CacheManager::bytes() const {
+  int64_t n = 0;
+  for (const Family& f : families_) n += f.spec.layers * f.rows * f.spec.row_bytes();
+  return n;
 }
 
 const CacheManager::Family& CacheManager::family(std::string_view name) const {
@@ -204,50 +382,6 @@ int32_t CacheManager::dummy_row(std::string_view name) const {
   const Family& f = family(name);
   CHECK(f.spec.has_dummy_row);
   return static_cast<int32_t>(f.rows - 1);
-}
-
-int64_t CacheManager::bytes() const {
-  int64_t n = 0;
-  for (const Family& f : families_) n += f.spec.layers * f.rows * f.spec.row_bytes();
-  return n;
-}
-
-Status CacheManager::CheckInvariants(std::span<const SequencePages* const> open) const {
-  std::array<std::set<int32_t>, kPageSpaces> held;
-  std::array<int64_t, kPageSpaces> promised{};
-  for (const SequencePages* s : open) {
-    if (s->slot == 0) continue;
-    const auto take = [&](PageSpace space, std::span<const int32_t> pages) -> Status {
-      int64_t count = 0;
-      for (int32_t page : pages) {
-        if (page == 0) continue;
-        ++count;
-        if (pool(space).references(page) < 1) return Invalid("page {} is held but free", page);
-        if (!held[Index(space)].insert(page).second) return Invalid("page {} is held twice", page);
-      }
-      const int64_t promise = promise_[static_cast<size_t>(s->slot)][Index(space)];
-      promised[Index(space)] += promise;
-      if (space != PageSpace::kWindow && count > promise) {
-        return Invalid("slot {} holds {} of {} pages", s->slot, count, promise);
-      }
-      return {};
-    };
-    TRY_STATUS(take(PageSpace::kFull, s->full));
-    TRY_STATUS(take(PageSpace::kWindow, s->window));
-    TRY_STATUS(take(PageSpace::kC128, s->c128));
-    TRY_STATUS(take(PageSpace::kSlot, std::span(&s->slot, 1)));
-  }
-  for (PageSpace space : kSpaces) {
-    if (pool(space).used_pages() != static_cast<int64_t>(held[Index(space)].size())) {
-      return Invalid("space {}: {} pages in use, {} held", Index(space), pool(space).used_pages(),
-                     held[Index(space)].size());
-    }
-    if (promised[Index(space)] != reserved_[Index(space)]) {
-      return Invalid("space {}: {} pages reserved, {} promised", Index(space),
-                     reserved_[Index(space)], promised[Index(space)]);
-    }
-  }
-  return {};
 }
 
 }  // namespace fathom

@@ -1,97 +1,108 @@
 #pragma once
-// CacheManager: all cache memory of a model and the pages of every sequence. A narrow waist:
-// components see pools (views) and page tables, the scheduler sees counts.
+// CacheManager: all cache memory of a model, the pages of every sequence, and the prefix tree. A
+// narrow waist: components see pools (views) and page tables, the scheduler sees counts.
 //
-// A sequence gets pages of all spaces or of none (Open, Extend), and gives them back together
-// (Close); ReleaseWindow gives back window pages that the sliding window has passed. Extend never
-// fails for a sequence opened with its full length: Open reserves it.
+// A sequence gets pages in all spaces or in none. Operations in the life of a sequence:
+//   Open, [Adopt a prefix], { Extend, run a step, Publish, ReleaseWindow }, Close;  Fork, RollBack
+// When pages are short, Extend takes back what only the prefix tree holds.
 //
-// Pools are one memory map each, zero and untouched until a page is first written, so memory is
-// used as it is needed. Row ids are the same in all layers of a family: row = page * rows_per_page
-// + row in page; the dummy row of a state family is its last row.
+// Row ids are the same in all layers of a family: row = page * rows_per_page + row in page; C4
+// entries lie at a place derived from the full page (entry i of a page belongs to its positions 4i
+// .. 4i+3). Pools are one memory map each, zero and untouched until a page is first written. The
+// dummy row of a state family is its last row. A new sequence's C128 state bank is cleared (kv 0,
+// score -inf).
 //
-// Thread rule: the engine's thread only. Source: specification of the serving runtime 4.1-4.3.
+// Steps in flight: pages freed between BeginStep and EndStep wait in quarantine, since the step may
+// still read them.
+//
+// Thread rule: one thread. Source: specification of the serving runtime 4.1-4.5.
 
-#include <array>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "cache/cache_spec.h"
+#include "cache/cache_geometry.h"
 #include "cache/page_pool.h"
+#include "cache/prefix_tree.h"
 #include "tensor/view.h"
 
 namespace fathom {
 
-// How many pages there are of each space (slots: sequences that can run at a time).
-struct CacheGeometry {
-  std::array<int64_t, kPageSpaces> pages{};
-  int64_t c128_page_rows = 4;  // entries of a C128 page: prefix_group_tokens / 128
-  int64_t window = 128;        // sliding window, in tokens
-
-  int64_t& operator[](PageSpace s) { return pages[static_cast<size_t>(s)]; }
-  int64_t operator[](PageSpace s) const { return pages[static_cast<size_t>(s)]; }
-};
-
-// What the geometry has to hold; bytes for all caches together.
-struct CacheBudget {
-  int64_t bytes = 0;
-  int64_t max_sequences = 0;
-  int64_t max_sequence_tokens = 0;
-  int64_t max_step_tokens = 0;
-  int64_t window = 0;  // sliding window, in tokens
-  int64_t c128_page_rows = 4;
-};
-
-// Pages of each space by the rule of runtime 4.2: windows and slots first, what is left for full
-// and C128 pages, never more than max_sequences sequences of max_sequence_tokens can use. An error
-// that carries the numbers when one sequence of max_sequence_tokens does not fit.
-Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const CacheBudget& budget);
-
 // The pages of one sequence. Index i of full and window covers positions [128 i, 128 i + 128);
-// window entries below the live window are 0 (given back). Index i of c128 covers c128_page_rows
+// window entries below window_begin are 0 (given back). Index i of c128 covers c128_page_rows
 // entries.
 struct SequencePages {
   int32_t slot = 0;          // 0 = not open
   int64_t tokens = 0;        // positions that have pages
-  int64_t max_tokens = 0;    // positions that are reserved
-  int64_t window_begin = 0;  // first page of `window` that is still held
+  int64_t window_begin = 0;  // first index of `window` that is held
   std::vector<int32_t> full;
   std::vector<int32_t> window;
   std::vector<int32_t> c128;
+  // Where the sequence stands in the prefix tree: groups up to `published` are nodes, the last is
+  // `node`.
+  PrefixTree::Node* node = nullptr;
+  int64_t published = 0;
+
+  int64_t held(PageSpace space) const;
 };
+
+using PageCounts = std::array<int64_t, kPageSpaces>;
 
 class CacheManager {
  public:
   static Result<std::unique_ptr<CacheManager>> Create(std::vector<CacheSpec> specs,
                                                       const CacheGeometry& geometry);
 
-  // Takes a slot and reserves full and C128 pages for max_tokens positions. False (and no change)
-  // when there is no room. Window pages need no reservation: there are enough for every slot's
-  // window and one step's new tokens, as long as ReleaseWindow is called after every step.
-  bool Open(SequencePages& s, int64_t max_tokens);
-  // Pages for positions up to `tokens` (<= max_tokens).
-  void Extend(SequencePages& s, int64_t tokens);
+  // ---- sequences ----
+  bool Open(SequencePages& s);  // takes a slot; false when there is none
+  // Pages for positions below `tokens`, in all spaces or (false) in none.
+  bool Extend(SequencePages& s, int64_t tokens);
+  // Pages that Extend would take, by space.
+  PageCounts Need(const SequencePages& s, int64_t tokens) const;
+  // Gives back pages wholly behind `tokens`; what lies in the rest will be overwritten.
+  void RollBack(SequencePages& s, int64_t tokens);
+  // A second sequence with the same first `computed` positions: complete pages are shared, the rest
+  // copied. False (and no change) when there is no room.
+  bool Fork(const SequencePages& from, int64_t computed, SequencePages& to);
   // Positions [0, computed) are done: those below computed - window + 1 are never read again.
   void ReleaseWindow(SequencePages& s, int64_t computed);
   void Close(SequencePages& s);
 
-  // Whether a sequence of that length could ever be opened on an empty cache.
-  bool CanEverHold(int64_t max_tokens) const;
+  // ---- prefix cache; all are no-ops where it is off ----
+  PrefixTree::Match Match(std::span<const int32_t> tokens) const;
+  // Installs the pages of a match into a sequence that was just opened; it goes on at match.tokens.
+  void Adopt(SequencePages& s, const PrefixTree::Match& match, int64_t query_tokens);
+  // Makes nodes of all complete groups of the first `computed` tokens; where the tree has a group
+  // already the sequence takes the tree's pages and gives back its own. Call it before
+  // ReleaseWindow.
+  void Publish(SequencePages& s, std::span<const int32_t> tokens, int64_t computed);
+  const PrefixTree* prefix_tree() const { return tree_.get(); }
+  void ClearPrefixCache();
 
-  // Pool of family `name` in its layer-th layer: [rows (+ dummy), width].
-  View Pool(std::string_view name, int64_t layer) const;
-  int32_t dummy_row(std::string_view name) const;
-  const CacheGeometry& geometry() const { return geometry_; }
+  // ---- steps in flight ----
+  void BeginStep(int64_t step);
+  void EndStep(int64_t step);
+
+  // ---- what the scheduler and the metrics see ----
+  PageCounts available() const;  // free now, or held by the prefix tree alone
+  // What becomes available when the sequence is published and closed (at once, or after
+  // quarantine): pages that nobody but it and the prefix tree holds.
+  PageCounts Reclaimable(const SequencePages& s) const;
+  // Pages of a match that are available now and no longer will be once it is adopted.
+  PageCounts Pinned(const PrefixTree::Match& match) const;
   const PagePool& pool(PageSpace space) const { return pools_[static_cast<size_t>(space)]; }
+  const CacheGeometry& geometry() const { return geometry_; }
   std::span<const CacheSpec> specs() const { return specs_; }
-  int64_t bytes() const;  // reserved for all pools
+  int64_t bytes() const;  // of all pools
 
-  // Every page is held by an open sequence or free, and reservations add up. For tests and debug
-  // builds.
+  // ---- what the model sees ----
+  View Pool(std::string_view name, int64_t layer) const;  // [rows (+ dummy), width]
+  int32_t dummy_row(std::string_view name) const;
+
+  // Ownership: every page is held by open sequences and tree nodes exactly as often as it is
+  // referenced, and everything else is free or in quarantine. Complete for the sequences given.
   Status CheckInvariants(std::span<const SequencePages* const> open) const;
 
  private:
@@ -107,16 +118,17 @@ class CacheManager {
   };
   CacheManager(std::vector<CacheSpec> specs, const CacheGeometry& geometry);
   const Family& family(std::string_view name) const;
-  int64_t Need(PageSpace space, int64_t max_tokens) const;
   PagePool& mutable_pool(PageSpace space) { return pools_[static_cast<size_t>(space)]; }
+  bool MakeRoom(const PageCounts& need);
+  void CopyPage(PageSpace space, int32_t from, int32_t to);
+  void ClearSlot(int32_t slot);
+  void TakeNodePages(SequencePages& s, const PrefixTree::Node& node);
 
   std::vector<CacheSpec> specs_;
   CacheGeometry geometry_;
   std::vector<PagePool> pools_;
   std::vector<Family> families_;
-  std::array<int64_t, kPageSpaces>
-      reserved_{};  // pages promised to open sequences, held ones included
-  std::vector<std::array<int64_t, kPageSpaces>> promise_;  // by slot
+  std::unique_ptr<PrefixTree> tree_;  // null: prefix cache off
 };
 
 }  // namespace fathom

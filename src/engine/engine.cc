@@ -268,7 +268,9 @@ void EngineThread::EndOverdue() {
 void EngineThread::Admit() {
   while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < config_.max_seqs_per_batch) {
     Sequence& s = waiting_.front();
-    if (!runner_->cache().Open(s.pages, s.max_length)) {
+    int64_t pages = (s.max_length + kPageTokens - 1) / kPageTokens;
+    for (const Sequence& r : running_) pages += (r.max_length + kPageTokens - 1) / kPageTokens;
+    if (pages > runner_->cache().geometry()[PageSpace::kFull] || !runner_->cache().Open(s.pages)) {
       if (!running_.empty()) return;  // pages come back when one of them ends
       Fail(RequestPtr(s.request),
            Error{ErrorCode::kResourceExhausted,
@@ -297,7 +299,7 @@ void EngineThread::Step() {
   std::vector<Sequence*> sampled;
   for (const PlannedRows& p : plan) {
     Sequence& s = *sequences[p.sequence];
-    runner_->cache().Extend(s.pages, s.computed + p.count);
+    CHECK(runner_->cache().Extend(s.pages, s.computed + p.count), "admission left room for it");
     slices.push_back({static_cast<int64_t>(ids.size()), p.count, s.computed, &s.pages});
     ids.insert(ids.end(), s.tokens.begin() + s.computed, s.tokens.begin() + s.computed + p.count);
     if (s.computed + p.count == s.length()) {  // the row of the last known token predicts a new one

@@ -25,7 +25,15 @@ struct EngineConfig {
   double max_memory_utilization = 0.8;  // of the memory for weights and caches
   int64_t max_cache_size = 0;           // bytes, 0 = by max_memory_utilization
   int prefix_group_tokens = 512;        // a multiple of 128
+  bool enable_prefix_cache = true;
   bool enable_chunked_prefill = true;
+  bool enable_mix_batch = true;             // prompts and decoding in one step
+  bool enable_schedule_overlap = false;     // plan and launch a step while the last one is post-processed
+  double prefill_scheduling_memory_usage_threshold = 0.95;  // no new prompts above that use of the caches
+  bool use_zero_evict = false;              // admit only what simulated decoding never has to preempt
+  int64_t max_decode_token_per_sequence = 256;  // the horizon of that simulation
+  std::string priority_strategy = "fcfs";   // fcfs, priority, deadline, sjf
+  bool enable_starve_prevent = true;        // waiting raises the effective priority
   double request_timeout_s = 0;  // 0 = none
   double step_watchdog_s = 120;
   int64_t random_seed = -1;  // seeds of requests that give none; -1 = random

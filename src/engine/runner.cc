@@ -89,6 +89,8 @@ Status Runner::PlanCaches(const EngineConfig& config) {
   budget.max_sequence_tokens = max_model_len_;
   budget.max_step_tokens = max_step_tokens_;
   budget.window = model_->window();
+  budget.prefix_cache = config.enable_prefix_cache;
+  budget.steps_in_flight = config.enable_schedule_overlap ? 2 : 1;
   budget.c128_page_rows = config.prefix_group_tokens / kPageTokens;
   const std::vector<CacheSpec> specs = model_->Caches(budget.c128_page_rows);
 
@@ -103,6 +105,7 @@ Status Runner::PlanCaches(const EngineConfig& config) {
     geometry = smaller;
   }
   if (!geometry) return tl::unexpected<Error>(geometry.error());
+  spdlog::info("caches:\n{}", GeometryTable(specs, *geometry));
   TRY(cache_, CacheManager::Create(specs, *geometry));
   return {};
 }

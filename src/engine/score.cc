@@ -17,14 +17,16 @@ Status ScoreSequence(Runner& runner, size_t index, std::span<const int32_t> ids,
     }
   }
   SequencePages pages;
-  if (length > runner.max_model_len() || !runner.cache().Open(pages, length)) {
-    return Invalid("sequence {} has {} tokens, the caches hold {}; raise --max_model_len", index,
+  if (length > runner.max_model_len()) {
+    return Invalid("sequence {} has {} tokens, the context is {}; raise --max_model_len", index,
                    length, runner.max_model_len());
   }
+  CHECK(runner.cache().Open(pages), "nothing else runs");
   Status status;
   for (int64_t begin = 0; begin < length && status; begin += chunk) {
     const int64_t count = std::min(chunk, length - begin);
-    runner.cache().Extend(pages, begin + count);
+    CHECK(runner.cache().Extend(pages, begin + count),
+          "one sequence fits by the plan of the caches");
     const SequenceSlice slice{0, count, begin, &pages};
     std::vector<int32_t> rows(static_cast<size_t>(count));
     std::iota(rows.begin(), rows.end(), 0);
