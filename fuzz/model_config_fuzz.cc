@@ -11,7 +11,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto parsed = fathom::ParseModelConfig({reinterpret_cast<const char*>(data), size}, "fuzz");
   if (!parsed) {
-    CHECK(!parsed.error().message.empty());
+    CHECK(!parsed.error().message.empty() &&
+          parsed.error().message.find('\n') == std::string::npos);
     return 0;
   }
   const fathom::ModelConfig& c = *parsed;

@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::span<const std::byte> file = std::as_bytes(std::span(data, size));
   const auto tensors = fathom::SafetensorsFile::ParseHeader(file, &path);
   if (!tensors) {
-    CHECK(!tensors.error().message.empty());
+    CHECK(!tensors.error().message.empty() &&
+          tensors.error().message.find('\n') == std::string::npos);
     return 0;
   }
   const std::byte* end = file.data();
@@ -25,8 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!t.bytes.empty()) end = t.bytes.data() + t.bytes.size();
     CHECK(t.count() * fathom::SizeOf(t.dtype) == static_cast<int64_t>(t.bytes.size()));
     for (const std::byte b : t.bytes) sum += static_cast<unsigned>(b);
-    const std::string name = fathom::OfficialName(t.name);
-    CHECK(fathom::OfficialName(name) == name, "'{}' maps to '{}', which maps on", t.name, name);
+    CHECK(!fathom::OfficialName(t.name).empty());
   }
   volatile unsigned read = sum;
   static_cast<void>(read);

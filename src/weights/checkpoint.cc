@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/json.h"
+#include "weights/shard_index.h"
 #include "weights/tensor_names.h"
 
 namespace fathom {
@@ -17,35 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
-
-struct ShardIndex {
-  std::set<std::string> files;
-  std::vector<std::pair<std::string, std::string>> tensors;  // name, file
-};
-
-// A shard must be a plain file name: an index must not reach out of its directory.
-bool PlainFileName(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
-}
-
-Result<ShardIndex> ParseIndex(const std::string& text, const std::string& path) {
-  TRY(const Json json, ParseJson(text, path));
-  const auto map = json.is_object() ? json.find("weight_map") : json.end();
-  if (!json.is_object() || map == json.end() || !map->is_object() || map->empty()) {
-    return Invalid(
-        "{}: key 'weight_map' must be an object of tensor name to file name; fetch it again", path);
-  }
-  ShardIndex index;
-  for (const auto& [name, file] : map->items()) {
-    if (!file.is_string() || !PlainFileName(file.get<std::string>())) {
-      return Invalid("{}: weight_map entry '{}' must be a file name in this directory", path, name);
-    }
-    index.files.insert(file.get<std::string>());
-    index.tensors.emplace_back(name, file.get<std::string>());
-  }
-  return index;
-}
 
 // The one .safetensors file of a directory without an index.
 Result<std::string> SingleFile(const std::string& dir) {
@@ -143,7 +114,7 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
   ShardIndex index;
   if (fs::exists(index_path, ignored)) {
     TRY(const std::string text, ReadFile(index_path));
-    TRY(index, ParseIndex(text, index_path));
+    TRY(index, ParseShardIndex(text, index_path));
   } else {
     TRY(const std::string file, SingleFile(dir));
     index.files.insert(file);

@@ -5,14 +5,15 @@
 #include <optional>
 #include <utility>
 
+#include "weights/printable.h"
+
 namespace fathom {
 namespace {
 
 // A value for a message: short, one line.
 std::string Quote(const Json& value) {
-  std::string text = DumpJson(value);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
+  const std::string text = DumpJson(value);
+  return text.size() > 60 ? Printable(text, 57) + "..." : Printable(text);
 }
 
 std::optional<int64_t> AsInt(const Json& value) {
@@ -177,7 +178,7 @@ void ConfigReader::Require(Names names, std::initializer_list<std::string_view> 
   std::string list;
   for (std::string_view a : allowed) list += fmt::format("{}'{}'", list.empty() ? "" : " or ", a);
   FaultUnimplemented(*names.begin(),
-                     fmt::format("is '{}', Fathom computes {} only", value.substr(0, 60), list));
+                     fmt::format("is '{}', Fathom computes {} only", Printable(value, 60), list));
 }
 
 const Json* ConfigReader::Object(Names names) {

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "weights/config_reader.h"
+#include "weights/printable.h"
 
 namespace fathom {
 namespace {
@@ -37,7 +38,7 @@ int32_t RatioOfLayerType(ConfigReader& config, const Json* rates, const std::str
   config.Fault("layer_types",
                fmt::format("has '{}', must be sliding_attention, compressed_sparse_attention or "
                            "heavily_compressed_attention",
-                           type.substr(0, 60)));
+                           Printable(type, 60)));
   return 0;
 }
 
@@ -77,7 +78,7 @@ void ReadHashLayers(ConfigReader& config, ModelConfig& c) {
   for (const std::string& type : types) {
     if (type != "hash_moe" && type != "moe") {
       config.Fault("mlp_layer_types",
-                   fmt::format("has '{}', must be hash_moe or moe", type.substr(0, 60)));
+                   fmt::format("has '{}', must be hash_moe or moe", Printable(type, 60)));
     } else if (type == "hash_moe" && learned) {
       config.Fault("mlp_layer_types", "has hash_moe after moe; hash layers must come first");
     } else if (type == "hash_moe") {
@@ -306,7 +307,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view text, const std::string& p
   }
   if (c.model_type != "deepseek_v4") {
     return Invalid("{}: unsupported model_type '{}'; Fathom runs deepseek_v4", path,
-                   c.model_type.substr(0, 60));
+                   Printable(c.model_type, 60));
   }
   ReadV4(config, c);
   TRY_STATUS(config.status());

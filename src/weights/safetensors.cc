@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "weights/printable.h"
+
 namespace fathom {
 namespace {
 
@@ -45,8 +47,11 @@ std::optional<uint64_t> ByteCount(const std::vector<int64_t>& shape, DType type)
   return static_cast<uint64_t>(bytes);
 }
 
-std::string Clip(std::string_view name) {
-  return std::string(name.size() > 120 ? name.substr(0, 120) : name);
+// Names are printed in messages and logs: no reason to let control characters or a megabyte
+// through.
+bool UsableName(std::string_view name) {
+  constexpr size_t kMaxName = 1024;
+  return !name.empty() && Printable(name, kMaxName) == name;
 }
 
 // Parses one entry of the header. `data` is everything behind the header.
@@ -56,27 +61,28 @@ Result<Tensor> ParseTensor(std::string_view name, simdjson::dom::element value,
   tensor.name = std::string(name);
   std::string_view type_name;
   if (value["dtype"].get(type_name) != simdjson::SUCCESS) {
-    return Invalid("{}: tensor '{}' has no dtype in the header; {}", path, Clip(name), kFetchAgain);
+    return Invalid("{}: tensor '{}' has no dtype in the header; {}", path, Printable(name),
+                   kFetchAgain);
   }
   const std::optional<DType> type = TypeOf(type_name);
   if (!type) {
     return Invalid(
         "{}: tensor '{}' has dtype '{}', expected F32, BF16, F8_E4M3, F8_E8M0, I8, U8, I32 or I64; "
         "convert the checkpoint to bfloat16 first",
-        path, Clip(name), Clip(type_name));
+        path, Printable(name), Printable(type_name));
   }
   tensor.dtype = *type;
   tensor.raw_bytes = type_name == "U8";
 
   simdjson::dom::array shape;
   if (value["shape"].get(shape) != simdjson::SUCCESS || shape.size() > kMaxDims) {
-    return Invalid("{}: tensor '{}' has no usable shape in the header; {}", path, Clip(name),
+    return Invalid("{}: tensor '{}' has no usable shape in the header; {}", path, Printable(name),
                    kFetchAgain);
   }
   for (simdjson::dom::element item : shape) {
     int64_t size = 0;
     if (item.get(size) != simdjson::SUCCESS || size < 0) {
-      return Invalid("{}: tensor '{}' has a bad size in its shape; {}", path, Clip(name),
+      return Invalid("{}: tensor '{}' has a bad size in its shape; {}", path, Printable(name),
                      kFetchAgain);
     }
     tensor.shape.push_back(size);
@@ -88,19 +94,19 @@ Result<Tensor> ParseTensor(std::string_view name, simdjson::dom::element value,
   if (value["data_offsets"].get(offsets) != simdjson::SUCCESS || offsets.size() != 2 ||
       offsets.at(0).get(begin) != simdjson::SUCCESS ||
       offsets.at(1).get(end) != simdjson::SUCCESS || end < begin) {
-    return Invalid("{}: tensor '{}' has bad data_offsets in the header; {}", path, Clip(name),
+    return Invalid("{}: tensor '{}' has bad data_offsets in the header; {}", path, Printable(name),
                    kFetchAgain);
   }
   const std::optional<uint64_t> bytes = ByteCount(tensor.shape, *type);
   if (!bytes || *bytes != end - begin) {
     return Invalid("{}: tensor '{}' of {} {} needs {} bytes, its data_offsets give {}; {}", path,
-                   Clip(name), Name(*type), ShapeText(tensor.shape),
+                   Printable(name), Name(*type), ShapeText(tensor.shape),
                    bytes ? fmt::to_string(*bytes) : "too many", end - begin, kFetchAgain);
   }
   if (end > data.size()) {
     return Invalid(
         "{}: truncated: tensor '{}' ends at byte {} of the data, the file has {}; fetch it again",
-        path, Clip(name), end, data.size());
+        path, Printable(name), end, data.size());
   }
   tensor.bytes = data.subspan(begin, end - begin);
   return tensor;
@@ -111,8 +117,8 @@ Status CheckNoOverlap(const std::vector<Tensor>& tensors, const std::string& pat
     const Tensor& a = tensors[i - 1];
     const Tensor& b = tensors[i];
     if (b.bytes.data() < a.bytes.data() + a.bytes.size() && !b.bytes.empty()) {
-      return Invalid("{}: tensors '{}' and '{}' overlap; {}", path, Clip(a.name), Clip(b.name),
-                     kFetchAgain);
+      return Invalid("{}: tensors '{}' and '{}' overlap; {}", path, Printable(a.name),
+                     Printable(b.name), kFetchAgain);
     }
   }
   return {};
@@ -155,8 +161,11 @@ Result<std::vector<Tensor>> SafetensorsFile::ParseHeader(std::span<const std::by
   std::unordered_set<std::string_view> names;
   for (const auto& [key, value] : object) {
     if (key == "__metadata__") continue;
+    if (!UsableName(key)) {
+      return Invalid("{}: '{}' is no usable tensor name; {}", *path, Printable(key), kFetchAgain);
+    }
     if (!names.insert(key).second) {
-      return Invalid("{}: tensor '{}' comes twice in the header; {}", *path, Clip(key),
+      return Invalid("{}: tensor '{}' comes twice in the header; {}", *path, Printable(key),
                      kFetchAgain);
     }
     TRY(Tensor tensor, ParseTensor(key, value, data, *path));

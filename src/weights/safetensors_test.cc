@@ -28,7 +28,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   testing::WriteTensors(dir / "x.safetensors",
                         {testing::Make<float>("b", DType::kF32, {2, 2}, {1, 2, 3, 4}),
                          testing::Make<int32_t>("ids", DType::kI32, {1}, {-7}),
-                         testing::Make<uint8_t>("a\"\\\n", DType::kF8E4M3, {3}, {0x38, 0x40, 0x7e}),
+                         testing::Make<uint8_t>("a\"\\", DType::kF8E4M3, {3}, {0x38, 0x40, 0x7e}),
                          testing::Make<uint8_t>("none", DType::kI8, {0, 4}, {}),
                          testing::Make<uint8_t>("scalar", DType::kF8E8M0, {}, {127})});
   const auto file = SafetensorsFile::Open(dir / "x.safetensors");
@@ -46,7 +46,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_EQ(*b.file, dir / "x.safetensors");
   std::vector<std::string> names;
   for (const Tensor& t : file->tensors()) names.push_back(t.name);
-  EXPECT_THAT(names, ::testing::UnorderedElementsAre("b", "ids", "a\"\\\n", "none", "scalar"));
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("b", "ids", "a\"\\", "none", "scalar"));
 }
 
 TEST(Safetensors, U8IsReadAsRawBytes) {
@@ -93,6 +93,16 @@ TEST(Safetensors, DamagedHeaders) {
             fmt::format(R"({{"a":{{"dtype":"F32","shape":[1],"data_offsets":{}}}}})", offsets), 8)),
         HasSubstr("bad data_offsets"))
         << offsets;
+  }
+}
+
+TEST(Safetensors, NamesMustBePrintable) {
+  for (const char* name : {"", "a\\nb", "a\\u0000", "\\u00e9"}) {
+    EXPECT_THAT(
+        FaultOf(RawSafetensors(
+            fmt::format(R"({{"{}":{{"dtype":"I8","shape":[1],"data_offsets":[0,1]}}}})", name), 1)),
+        HasSubstr("is no usable tensor name"))
+        << name;
   }
 }
 
