@@ -1,8 +1,10 @@
 #pragma once
-// Errors as values. Bad input, bad files and refused features are a Result<T>; our own bugs are CHECK
-// (base/check.h). Nothing under src/ throws; exceptions of libraries are caught where they enter.
+// Errors as values. Bad input, bad files and refused features are a Result<T>; our own bugs are
+// CHECK (base/check.h). Nothing under src/ throws; exceptions of libraries are caught where they
+// enter.
 //
-// A message is one line that says what is wrong, where (file, tensor, key or flag), and the next step.
+// A message is one line that says what is wrong, where (file, tensor, key or flag), and the next
+// step.
 
 #include <fmt/format.h>
 
@@ -57,14 +59,14 @@ tl::unexpected<Error> Invalid(fmt::format_string<Args...> format, Args&&... args
 // TRY(auto tensor, file.Find(name));  returns the error to the caller, or binds the value.
 #define TRY(declaration, expression) \
   TRY_IMPL_(FATHOM_CONCAT(try_result_, __LINE__), declaration, expression)
-#define TRY_IMPL_(result, declaration, expression)                     \
-  auto result = (expression);                                          \
+#define TRY_IMPL_(result, declaration, expression)                                  \
+  auto result = (expression);                                                       \
   if (!result) return ::tl::unexpected<::fathom::Error>(std::move(result).error()); \
   declaration = std::move(*result)
 
 // TRY_STATUS(CheckShape(...));  the same for a Status.
-#define TRY_STATUS(expression)                                                      \
-  do {                                                                              \
-    auto try_status_ = (expression);                                                \
+#define TRY_STATUS(expression)                                                                  \
+  do {                                                                                          \
+    auto try_status_ = (expression);                                                            \
     if (!try_status_) return ::tl::unexpected<::fathom::Error>(std::move(try_status_).error()); \
   } while (false)

@@ -15,7 +15,7 @@
 namespace fathom {
 
 Result<std::string> ReadFile(const std::string& path) {
-  struct stat info {};
+  struct stat info{};
   if (stat(path.c_str(), &info) != 0) {
     return Fail(ErrorCode::kNotFound, "cannot read {}: {}", path, std::strerror(errno));
   }
@@ -40,7 +40,9 @@ Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
     return Invalid("cannot write {}: {}", beside, std::strerror(reason));
   }
   if (std::rename(beside.c_str(), path.c_str()) != 0) {
-    return Invalid("cannot rename {} to {}: {}", beside, path, std::strerror(errno));
+    const int reason = errno;
+    std::remove(beside.c_str());
+    return Invalid("cannot rename {} to {}: {}", beside, path, std::strerror(reason));
   }
   return {};
 }
@@ -48,7 +50,7 @@ Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return Fail(ErrorCode::kNotFound, "cannot open {}: {}", path, std::strerror(errno));
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd);
     return Invalid("cannot map {}: not a regular file", path);

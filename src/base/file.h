@@ -15,7 +15,8 @@ Result<std::string> ReadFile(const std::string& path);
 // Writes beside the target and renames, so that a reader never sees half a file.
 Status WriteFileAtomically(const std::string& path, std::string_view bytes);
 
-// A read-only map of a whole file. Movable; unmaps at the end of its life. Views into it must not outlive it.
+// A read-only map of a whole file. Movable; unmaps at the end of its life. Views into it must not
+// outlive it.
 class MappedFile {
  public:
   static Result<MappedFile> Open(const std::string& path);

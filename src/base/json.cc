@@ -5,7 +5,8 @@
 namespace fathom {
 namespace {
 
-// Deepest nesting of brackets outside strings; cheap, and done before a recursive parser sees the text.
+// Deepest nesting of brackets outside strings; cheap, and done before a recursive parser sees the
+// text.
 int Depth(std::string_view text) {
   int depth = 0;
   int deepest = 0;

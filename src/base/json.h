@@ -12,8 +12,8 @@ namespace fathom {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// `what` names the text in the message, e.g. a file's path. Refuses nesting deeper than kMaxJsonDepth, so
-// that no input can exhaust the stack of what walks the value.
+// `what` names the text in the message, e.g. a file's path. Refuses nesting deeper than
+// kMaxJsonDepth, so that no input can exhaust the stack of what walks the value.
 inline constexpr int kMaxJsonDepth = 128;
 Result<Json> ParseJson(std::string_view text, std::string_view what);
 Result<OrderedJson> ParseOrderedJson(std::string_view text, std::string_view what);

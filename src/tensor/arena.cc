@@ -16,6 +16,7 @@ int64_t RoundUp(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignme
 void Arena::Free::operator()(std::byte* p) const { std::free(p); }
 
 void* Arena::Take(int64_t bytes) {
+  CHECK(bytes >= 0, "{} bytes of scratch", bytes);
   bytes = std::max(RoundUp(bytes), kAlignment);
   while (block_ < blocks_.size() && used_ + bytes > blocks_[block_].size) {
     ++block_;
@@ -23,8 +24,7 @@ void* Arena::Take(int64_t bytes) {
   }
   if (block_ == blocks_.size()) {
     const int64_t size = std::max(bytes, kBlockBytes);
-    auto* data =
-        static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<size_t>(size)));
+    auto* data = static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<size_t>(size)));
     CHECK(data != nullptr, "out of memory: {} bytes of scratch", size);
     blocks_.push_back(Block{std::unique_ptr<std::byte, Free>(data), size});
     used_ = 0;

@@ -1,7 +1,8 @@
 #pragma once
-// Arena: the scratch memory of one step. Allocation moves a pointer; Reset gives everything back at once.
-// Views from it live until the next Reset. It grows in blocks that are kept, so a steady state allocates
-// nothing. Not thread-safe: one step, one arena. Memory is 64-byte aligned and not initialised.
+// Arena: the scratch memory of one step. Allocation moves a pointer; Reset gives everything back at
+// once. Views from it live until the next Reset. It grows in blocks that are kept, so a steady
+// state allocates nothing. Not thread-safe: one step, one arena. Memory is 64-byte aligned and not
+// initialised.
 
 #include <cstddef>
 #include <initializer_list>
@@ -18,7 +19,8 @@ class Arena {
   View New(DType type, std::initializer_list<int64_t> shape);
   template <typename T>
   std::span<T> NewSpan(int64_t count) {
-    return {static_cast<T*>(Take(count * static_cast<int64_t>(sizeof(T)))), static_cast<size_t>(count)};
+    return {static_cast<T*>(Take(count * static_cast<int64_t>(sizeof(T)))),
+            static_cast<size_t>(count)};
   }
   void Reset();
   int64_t capacity() const;  // bytes held
@@ -45,8 +47,8 @@ class Arena {
   void* Take(int64_t bytes);
 
   std::vector<Block> blocks_;
-  size_t block_ = 0;   // the block in use
-  int64_t used_ = 0;   // bytes of it given out
+  size_t block_ = 0;  // the block in use
+  int64_t used_ = 0;  // bytes of it given out
 };
 
 }  // namespace fathom

@@ -1,9 +1,10 @@
 #pragma once
-// View: a pointer, an element type, up to four dimensions and their strides. It never owns memory and is
-// passed by value. The last dimension is always contiguous; strides are in elements.
+// View: a pointer, an element type, up to four dimensions and their strides. It never owns memory
+// and is passed by value. The last dimension is always contiguous; strides are in elements.
 //
-// The element type is the rounding point: an op computes in float and stores rounded to the type of the
-// view it writes. In bf16 mode activations are kBf16 views, in float32 mode the same code gets kF32 views.
+// The element type is the rounding point: an op computes in float and stores rounded to the type of
+// the view it writes. In bf16 mode activations are kBf16 views, in float32 mode the same code gets
+// kF32 views.
 
 #include <array>
 #include <cstddef>
@@ -24,7 +25,10 @@ class View {
       : data_(static_cast<std::byte*>(data)), type_(type), dims_(static_cast<int>(shape.size())) {
     CHECK(shape.size() <= kMaxDims);
     int i = 0;
-    for (int64_t n : shape) shape_[static_cast<size_t>(i++)] = n;
+    for (int64_t n : shape) {
+      CHECK(n >= 0, "dimension {} of a view is {}", i, n);
+      shape_[static_cast<size_t>(i++)] = n;
+    }
     int64_t stride = 1;
     for (int d = dims_ - 1; d >= 0; --d) {
       stride_[static_cast<size_t>(d)] = stride;
