@@ -5,15 +5,29 @@
 namespace fathom::FATHOM_SIMD {
 namespace {
 
-// scores[i * stride + j] = x[i] . key j for M rows and `count` <= 4 keys; the rest are stored as
-// well.
+// dots[i] = x[i] . each of four keys; as many rows side by side as the registers allow.
 template <int M, typename X, typename K>
 [[gnu::always_inline]] inline void KeyTile(__m128 (&dots)[M], const X (&x)[M], K (&keys)[4],
                                            int64_t d) {
-  Vec sum[M][4];
-  DotTile(sum, x, keys, d);
+  constexpr int kRows = M < kRowTile ? M : kRowTile;
 #pragma GCC unroll 4
-  for (int i = 0; i < M; ++i) dots[i] = Sum4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
+  for (int first = 0; first + kRows <= M; first += kRows) {
+    X part[kRows];
+    for (int i = 0; i < kRows; ++i) part[i] = x[first + i];
+    Vec sum[kRows][4];
+    DotTile(sum, part, keys, d);
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      dots[first + i] = Sum4(sum[i][0], sum[i][1], sum[i][2], sum[i][3]);
+    }
+  }
+  if constexpr (M % kRows != 0) {
+    static_assert(M % kRows == 1);
+    X part[1] = {x[M - 1]};
+    Vec sum[1][4];
+    DotTile(sum, part, keys, d);
+    dots[M - 1] = Sum4(sum[0][0], sum[0][1], sum[0][2], sum[0][3]);
+  }
 }
 
 template <int M, typename X>

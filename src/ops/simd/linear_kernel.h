@@ -12,7 +12,7 @@
 namespace fathom::FATHOM_SIMD {
 namespace {
 
-constexpr int kTile = 4;  // rows of x, and of w, in a tile
+constexpr int64_t kDirectLimit = 4;  // rows of x for which weights are not decoded first
 constexpr int64_t kWholeRow = int64_t{1} << 40;
 
 // 2^(code-127), and the same times 2^8 for e4m3 (LoadE4m3 gives value * 2^-8).
@@ -110,8 +110,10 @@ template <int M, int N, typename X, typename W>
       }
     }
     if (at < end) {
+#pragma GCC unroll 8
       for (int j = 0; j < N; ++j) {
         const Vec b = w[j].At(at, end - at);
+#pragma GCC unroll 8
         for (int i = 0; i < M; ++i) sum[i][j] = Fma(x[i].At(at, end - at), b, sum[i][j]);
       }
     }
@@ -165,7 +167,7 @@ inline Fp4Row WeightRow<Fp4Row>(const LinearArgs& a, int64_t row) {
 template <int M, typename X, typename W, typename RowOf>
 [[gnu::always_inline]] inline void Strip(const LinearArgs& a, int64_t t, int64_t begin, int64_t end,
                                          RowOf row_of) {
-  constexpr int N = M == 1 ? kDirectRows : kTile;
+  constexpr int N = M == 1 ? kDirectRows : 4;
   X x[M];
   for (int i = 0; i < M; ++i) {
     x[i].p = static_cast<decltype(x[i].p)>(RowAt(a.x, a.x_stride, t + i));
@@ -173,11 +175,14 @@ template <int M, typename X, typename W, typename RowOf>
   for (int64_t n = begin; n < end; n += N) {
     W w[N];
     // Past the end the last row is read again and not stored.
+#pragma GCC unroll 8
     for (int j = 0; j < N; ++j) w[j] = row_of(n + j < end ? n + j : end - 1);
     Vec sum[M][N];
     DotTile(sum, x, w, a.k);
+#pragma GCC unroll 8
     for (int i = 0; i < M; ++i) {
       void* y = RowAt(a.y, a.y_stride, t + i);
+#pragma GCC unroll 8
       for (int j = 0; j < N; j += 4) {
         if (n + j >= end) break;
         Put4(y, a.y_bf16, n + j, Sum4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]),
@@ -191,16 +196,12 @@ template <typename X, typename W, typename RowOf>
 [[gnu::always_inline]] inline void Strips(const LinearArgs& a, int64_t begin, int64_t end,
                                           RowOf row_of) {
   int64_t t = 0;
-  for (; t + kTile <= a.m; t += kTile) Strip<kTile, X, W>(a, t, begin, end, row_of);
-  switch (a.m - t) {
-    case 1:
-      return Strip<1, X, W>(a, t, begin, end, row_of);
-    case 2:
-      return Strip<2, X, W>(a, t, begin, end, row_of);
-    case 3:
-      return Strip<3, X, W>(a, t, begin, end, row_of);
-    default:
-      return;
+  for (; t + kRowTile <= a.m; t += kRowTile) Strip<kRowTile, X, W>(a, t, begin, end, row_of);
+  const int64_t rest = a.m - t;
+  if (rest == 1) Strip<1, X, W>(a, t, begin, end, row_of);
+  if constexpr (kRowTile == 4) {
+    if (rest == 2) Strip<2, X, W>(a, t, begin, end, row_of);
+    if (rest == 3) Strip<3, X, W>(a, t, begin, end, row_of);
   }
 }
 
@@ -245,7 +246,7 @@ void LinearOf(const LinearArgs& a) {
   if (a.format == KernelFormat::kF32) return LinearDirect<X, F32Row>(a, a.n_begin, a.n_end);
   const bool fp8 = a.format == KernelFormat::kFp8;
   const bool huge = fp8 && HasHugeScale(a, a.n_begin, a.n_end);
-  if (a.m <= kTile && !huge) {
+  if (a.m <= kDirectLimit && !huge) {
     if (fp8) return LinearDirect<X, Fp8Row>(a, a.n_begin, a.n_end);
     if (a.format == KernelFormat::kFp4) return LinearDirect<X, Fp4Row>(a, a.n_begin, a.n_end);
     return LinearDirect<X, Bf16Row>(a, a.n_begin, a.n_end);

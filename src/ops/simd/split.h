@@ -25,6 +25,7 @@ struct RowBlock {
 };
 
 inline RowBlock RowsOf(View v) {
+  if (v.dims() == 0) return {};  // a source that there is none of
   CheckReal(v);
   RowBlock rows{v.data(), v.type() == DType::kBf16, 1, v.dim(-1), 0};
   int64_t stride = 0;

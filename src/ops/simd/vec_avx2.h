@@ -13,7 +13,8 @@ namespace fathom::avx2 {
 using Vec = __m256;
 using IntVec = __m256i;
 constexpr int kLanes = 8;
-constexpr int kDirectRows = 4;  // more would not leave registers for scales
+constexpr int kRowTile = 2;  // of 16 registers 8 hold sums, 4 scales
+constexpr int kDirectRows = 4;
 constexpr int kValueTile = 2;
 
 static inline IntVec First(int64_t n) {

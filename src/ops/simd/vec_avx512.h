@@ -20,9 +20,9 @@ namespace fathom::avx512 {
 using Vec = __m512;
 using IntVec = __m512i;
 constexpr int kLanes = 16;
-constexpr int kDirectRows =
-    8;  // weight rows side by side for one row of x: hides the latency of FMA
-constexpr int kValueTile = 4;  // vectors of a head's output that attention holds at once
+constexpr int kRowTile = 4;     // rows of x in a tile beside four weight rows: 16 sums, 8 operands
+constexpr int kDirectRows = 8;  // weight rows for a single row of x: hides the latency of FMA
+constexpr int kValueTile = 4;   // vectors of a head's output that attention holds at once
 
 static inline __mmask16 First(int64_t n) {
   return static_cast<__mmask16>((1U << static_cast<unsigned>(n)) - 1U);
