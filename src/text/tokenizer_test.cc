@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <rapidcheck/gtest.h>
-#include <chrono>
+#include <ctime>
 #include <thread>
 
 #include "text/test_data.h"
@@ -13,6 +13,9 @@ namespace fathom {
 namespace {
 
 using Ids = std::vector<int32_t>;
+
+// Of this process: other work on the machine must not fail a test.
+double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 Ids Encode(const Tokenizer& tokenizer, std::string_view text,
            AddedTokenParsing added = AddedTokenParsing::kOn) {
@@ -110,12 +113,12 @@ TEST(Tokenizer, AddedTokenTables) {
 TEST(Tokenizer, LoadsQuickly) {
   const auto json = testing::SharedTokenizerJson("deepseek_v3");
   if (!json) GTEST_SKIP() << "needs shared/tokenizers/deepseek_v3_tokenizer.json.xz";
-  const auto start = std::chrono::steady_clock::now();
+  const double start = CpuSeconds();
   ASSERT_TRUE(Tokenizer::FromJson(*json, "v3"));
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  RecordProperty("milliseconds", static_cast<int>(seconds.count() * 1000));
+  const double seconds = CpuSeconds() - start;
+  RecordProperty("milliseconds", static_cast<int>(seconds * 1000));
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(seconds.count(), 0.5);
+  EXPECT_LT(seconds, 0.5);
 #endif
 }
 
@@ -140,14 +143,13 @@ TEST(Tokenizer, BadUtf8IsRefusedWithItsPlace) {
 
 TEST(Tokenizer, LongTextsOfOneKindStayFast) {
   const Tokenizer& tokenizer = testing::MiniTokenizer();
-  const auto start = std::chrono::steady_clock::now();
+  const double start = CpuSeconds();
   for (const char* unit : {"a", "ab", " ", "=", "\n", "漢", "<", "<｜", "<｜User｜>"}) {
     std::string text;
     while (text.size() < 1 << 20) text += unit;
     EXPECT_EQ(tokenizer.Decode(Encode(tokenizer, text)), text) << unit;
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(seconds.count(), 60);  // quadratic work on any of them would take far longer
+  EXPECT_LT(CpuSeconds() - start, 60);  // quadratic work on any of them would take far longer
 }
 
 TEST(Tokenizer, ConstUseFromManyThreads) {
