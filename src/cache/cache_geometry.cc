@@ -45,46 +45,63 @@ Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const Cache
 
   CacheGeometry g;
   g.c128_page_rows = b.c128_page_rows;
-  g.window = b.window;
+  g.window = std::max(b.window, kStateTokens);
   g.prefix_cache = b.prefix_cache;
-  const int64_t most_tokens = b.max_sequences * CeilDiv(b.max_sequence_tokens, kPageTokens);
+  const int64_t group_pages = g.group_tokens() / kPageTokens;
+  const int64_t sequence_pages = CeilDiv(b.max_sequence_tokens, kPageTokens);
+  const int64_t most_pages = b.max_sequences * sequence_pages;
   g[PageSpace::kSlot] = b.max_sequences;
 
-  // A step of n new tokens touches the pages of window - 1 + n positions: at most
-  // ceil((window - 2 + n) / 128) + 1 of them, of which each sequence's share of 128 new tokens is
-  // counted once for all.
-  const int64_t per_sequence = CeilDiv(b.window - 1, kPageTokens) + 2;
-  int64_t windows = b.max_sequences * per_sequence +
-                    b.steps_in_flight * (CeilDiv(b.max_step_tokens, kPageTokens) + 1);
-  if (!b.prefix_cache) {
-    windows = std::min(windows, b.steps_in_flight * most_tokens);
-  } else if (bytes_of(PageSpace::kWindow) > 0) {
-    const auto share = static_cast<int64_t>(b.prefix_window_share * static_cast<double>(b.bytes));
-    windows += std::max(b.max_sequences, share / bytes_of(PageSpace::kWindow));
-  }
-  g[PageSpace::kWindow] = std::min(windows, MostPages(specs, PageSpace::kWindow));
+  // Window pages that sequences need. Between two releases one holds the pages of window - 1 + n
+  // positions, n new tokens: at most ceil((window - 2 + n) / 128) + 1, which is at most
+  // ceil((window - 1) / 128) + 2 + floor((n - 2) / 128). With a second step in flight n counts
+  // three steps: the one that is planned, the one that runs, and the one before it, whose release
+  // waits for the one that runs.
+  const int64_t steps = 2 * b.steps_in_flight - 1;
+  int64_t windows = b.max_sequences * (CeilDiv(g.window - 1, kPageTokens) + 2) +
+                    CeilDiv(steps * b.max_step_tokens, kPageTokens);
+  if (!b.prefix_cache) windows = std::min(windows, b.steps_in_flight * most_pages);
 
-  const int64_t group_pages = g.group_tokens() / kPageTokens;
-  const int64_t fixed = (g[PageSpace::kWindow] + 1) * bytes_of(PageSpace::kWindow) +
-                        (g[PageSpace::kSlot] + 1) * bytes_of(PageSpace::kSlot) +
-                        bytes_of(PageSpace::kFull) +
-                        (b.max_sequences + 1) * bytes_of(PageSpace::kC128);
+  // Dummy rows and padding pages included.
+  int64_t fixed = (g[PageSpace::kSlot] + 1) * bytes_of(PageSpace::kSlot) +
+                  bytes_of(PageSpace::kFull) + (b.max_sequences + 1) * bytes_of(PageSpace::kC128) +
+                  (windows + 1) * bytes_of(PageSpace::kWindow);
+  for (const CacheSpec& s : specs) fixed += s.dummy_bytes();
   const int64_t per_group = group_pages * bytes_of(PageSpace::kFull) + bytes_of(PageSpace::kC128);
-  int64_t full = most_tokens;
+  int64_t need = fixed + CeilDiv(sequence_pages, group_pages) * per_group;
+
+  // Cached checkpoints get their share, but not what one sequence needs.
+  if (b.prefix_cache && bytes_of(PageSpace::kWindow) > 0) {
+    need += b.max_sequences * bytes_of(PageSpace::kWindow);
+    const auto share = static_cast<int64_t>(b.prefix_window_share * static_cast<double>(b.bytes));
+    const int64_t cached =
+        b.max_sequences +
+        std::clamp<int64_t>(share / bytes_of(PageSpace::kWindow) - b.max_sequences, 0,
+                            std::max<int64_t>(0, b.bytes - need) / bytes_of(PageSpace::kWindow));
+    windows += cached;
+    fixed += cached * bytes_of(PageSpace::kWindow);
+  }
+  const int64_t most_windows = MostPages(specs, PageSpace::kWindow);
+  g[PageSpace::kWindow] = std::min(windows, most_windows);
+
+  int64_t full = most_pages;
   if (per_group > 0) full = std::max<int64_t>(0, b.bytes - fixed) / per_group * group_pages;
-  if (!b.prefix_cache) full = std::min(full, most_tokens);
+  if (!b.prefix_cache) full = std::min(full, most_pages);
   g[PageSpace::kFull] = std::min(full, MostPages(specs, PageSpace::kFull));
   g[PageSpace::kC128] = CeilDiv(g[PageSpace::kFull], group_pages) + b.max_sequences;
 
-  const int64_t need = CeilDiv(b.max_sequence_tokens, kPageTokens);
-  if (g[PageSpace::kFull] < need || b.bytes < fixed) {
+  if (b.bytes < need) {
     return Fail(
         ErrorCode::kResourceExhausted,
         "not enough memory for KV cache: need >= {} for one sequence of {} tokens, have {}; "
         "raise --max_memory_utilization or --max_cache_size, or lower --max_model_len, "
         "--max_seqs_per_batch or --max_tokens_per_batch",
-        fixed + CeilDiv(need, group_pages) * per_group, b.max_sequence_tokens,
-        std::max<int64_t>(0, b.bytes));
+        need, b.max_sequence_tokens, std::max<int64_t>(0, b.bytes));
+  }
+  if (g[PageSpace::kFull] < sequence_pages) {
+    return Fail(ErrorCode::kResourceExhausted,
+                "one sequence of {} tokens has more cache rows than row ids; lower --max_model_len",
+                b.max_sequence_tokens);
   }
   return g;
 }
@@ -102,7 +119,7 @@ std::string GeometryTable(std::span<const CacheSpec> specs, const CacheGeometry&
   int64_t total = 0;
   for (const CacheSpec& s : specs) {
     const int64_t pages = g[s.space];
-    const int64_t bytes = (pages + 1) * s.page_bytes();
+    const int64_t bytes = (pages + 1) * s.page_bytes() + s.dummy_bytes();
     total += bytes;
     table += fmt::format("{:<16} {:<7} {:>10} {:>12} {:>14}\n", s.name, Name(s.space), pages,
                          pages * s.rows_per_page, bytes);

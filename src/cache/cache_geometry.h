@@ -1,9 +1,11 @@
 #pragma once
 // CacheGeometry: how many pages of each space fit into a budget of bytes (runtime 4.2).
 //
-//   windows = max_sequences * (pages a decoding sequence touches) + one step's new tokens + cached
-//   windows slots   = max_sequences full and C128 pages share what is left, in units of one C128
-//   page and the full pages of its span
+//   windows  max_sequences * (pages a decoding sequence touches) + the new tokens of the steps in
+//            flight + windows of cached checkpoints
+//   slots    max_sequences
+//   full and C128 pages share what is left, in units of one C128 page and the full pages of its
+//   span
 
 #include <array>
 #include <cstdint>
@@ -19,7 +21,9 @@ namespace fathom {
 struct CacheGeometry {
   std::array<int64_t, kPageSpaces> pages{};
   int64_t c128_page_rows = 4;  // entries of a C128 page: prefix_group_tokens / 128
-  int64_t window = 128;        // sliding window, in tokens
+  // Positions that the next one may need from window pages, itself included: the sliding window, or
+  // kStateTokens where that is more.
+  int64_t window = 128;
   bool prefix_cache = false;
 
   int64_t& operator[](PageSpace s) { return pages[static_cast<size_t>(s)]; }
@@ -34,15 +38,16 @@ struct CacheBudget {
   int64_t max_sequences = 0;
   int64_t max_sequence_tokens = 0;
   int64_t max_step_tokens = 0;
-  int64_t steps_in_flight =
-      1;  // 2 with schedule overlap: a released page waits for the step that may read it
-  int64_t window = 128;
+  int64_t steps_in_flight = 1;  // 2 with schedule overlap
+  int64_t window = 128;         // sliding window of the model, in tokens
   int64_t c128_page_rows = 4;
   bool prefix_cache = false;
-  double prefix_window_share = 0.2;  // of `bytes`, for the windows of cached checkpoints
+  // Of `bytes`, for the windows of cached checkpoints; less where one sequence needs the room.
+  double prefix_window_share = 0.2;
 };
 
-// An error that carries the numbers when one sequence of max_sequence_tokens does not fit.
+// Never more than `bytes`, padding pages and dummy rows included. An error that carries the numbers
+// when one sequence of max_sequence_tokens does not fit.
 Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const CacheBudget& budget);
 
 // The table that is logged at start: every family with its pages, rows and bytes, and the bytes

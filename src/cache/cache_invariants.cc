@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "cache/cache_manager.h"
 
@@ -28,38 +27,50 @@ Status CheckSequence(const SequencePages& s, const CacheGeometry& g) {
       return Invalid("slot {}: window page {} of {} is {}", s.slot, i, s.window_begin, s.window[i]);
     }
   }
-  std::set<int32_t> once(s.full.begin(), s.full.end());
-  if (once.size() != s.full.size() || once.contains(0)) {
-    return Invalid("slot {}: a full page stands twice", s.slot);
-  }
   return {};
 }
 
 }  // namespace
 
 Status CacheManager::CheckInvariants(std::span<const SequencePages* const> open) const {
-  std::array<std::map<int32_t, int32_t>, kPageSpaces> owners;
-  const auto own = [&](PageSpace space, std::span<const int32_t> pages) {
+  struct Held {
+    int32_t owners = 0;
+    int64_t place = 0;  // of the page in the sequence: the same for all owners
+  };
+  std::array<std::map<int32_t, Held>, kPageSpaces> owners;
+  Status misplaced;
+  const auto own = [&](PageSpace space, std::span<const int32_t> pages, int64_t place) {
     for (int32_t page : pages) {
-      if (page != 0) ++owners[static_cast<size_t>(space)][page];
+      if (page != 0) {
+        Held& held = owners[static_cast<size_t>(space)][page];
+        if (held.owners++ == 0) held.place = place;
+        if (held.place != place) {
+          misplaced = Invalid("space {}: page {} stands at {} and at {}", static_cast<int>(space),
+                              page, held.place, place);
+        }
+      }
+      ++place;
     }
   };
   for (const SequencePages* s : open) {
-    if (s->slot == 0) continue;
+    if (s->slot == 0) continue;  // closed
     TRY_STATUS(CheckSequence(*s, geometry_));
-    own(PageSpace::kFull, s->full);
-    own(PageSpace::kWindow, s->window);
-    own(PageSpace::kC128, s->c128);
-    own(PageSpace::kSlot, std::span(&s->slot, 1));
+    own(PageSpace::kFull, s->full, 0);
+    own(PageSpace::kWindow, s->window, 0);
+    own(PageSpace::kC128, s->c128, 0);
+    own(PageSpace::kSlot, std::span(&s->slot, 1), 0);
   }
   if (tree_) {
     TRY_STATUS(tree_->CheckInvariants());
     tree_->ForEach([&](const PrefixTree::Node& node) {
-      own(PageSpace::kFull, node.full);
-      own(PageSpace::kWindow, node.window);
-      own(PageSpace::kC128, std::span(&node.c128, 1));
+      const int64_t group = node.end / geometry_.group_tokens() - 1;
+      const int64_t end = node.end / kPageTokens;
+      own(PageSpace::kFull, node.full, end - static_cast<int64_t>(node.full.size()));
+      own(PageSpace::kWindow, node.window, end - static_cast<int64_t>(node.window.size()));
+      own(PageSpace::kC128, std::span(&node.c128, 1), group);
     });
   }
+  if (!misplaced) return misplaced;
   for (PageSpace space : kSpaces) {
     const auto& held = owners[static_cast<size_t>(space)];
     const PagePool& p = pool(space);
@@ -69,12 +80,12 @@ Status CacheManager::CheckInvariants(std::span<const SequencePages* const> open)
                      held.size());
     }
     int64_t evictable = 0;
-    for (const auto& [page, count] : held) {
-      if (p.references(page) != count) {
+    for (const auto& [page, h] : held) {
+      if (p.references(page) != h.owners) {
         return Invalid("space {}: page {} has {} owners and {} references", static_cast<int>(space),
-                       page, count, p.references(page));
+                       page, h.owners, p.references(page));
       }
-      if (p.cached(page) && count == 1) ++evictable;
+      if (p.evictable(page)) ++evictable;
     }
     if (evictable != p.evictable_pages()) {
       return Invalid("space {}: {} evictable pages are counted as {}", static_cast<int>(space),

@@ -127,17 +127,17 @@ bool CacheManager::MakeRoom(const PageCounts& need) {
   for (size_t i = 0; i < need.size(); ++i) {
     if (need[i] > have[i]) return false;
   }
-  const auto missing = [&](PageSpace space) {
-    return need[Index(space)] - pool(space).free_pages();
+  // Everything that counts as available can be taken back. A C128 page goes with its leaf, so
+  // making room for full pages may make it for C128 and window pages too.
+  const auto evict = [&](PageSpace space, bool (PrefixTree::*take_back)(int64_t)) {
+    const int64_t missing = need[Index(space)] - pool(space).free_pages();
+    CHECK(missing <= 0 || (tree_.get()->*take_back)(missing),
+          "space {}: {} pages are not evictable", Index(space), missing);
   };
-  // A C128 page goes with its leaf, so making room for full pages may make it for C128 pages too.
-  if (missing(PageSpace::kFull) > 0 && !tree_->EvictFull(missing(PageSpace::kFull))) return false;
-  if (missing(PageSpace::kC128) > 0 && !tree_->EvictC128(missing(PageSpace::kC128))) return false;
-  if (missing(PageSpace::kWindow) > 0 && !tree_->EvictWindow(missing(PageSpace::kWindow))) {
-    return false;
-  }
-  return missing(PageSpace::kFull) <= 0 && missing(PageSpace::kC128) <= 0 &&
-         missing(PageSpace::kWindow) <= 0;
+  evict(PageSpace::kFull, &PrefixTree::EvictFull);
+  evict(PageSpace::kC128, &PrefixTree::EvictC128);
+  evict(PageSpace::kWindow, &PrefixTree::EvictWindow);
+  return true;
 }
 
 bool CacheManager::Extend(SequencePages& s, int64_t tokens) {
@@ -158,6 +158,7 @@ bool CacheManager::Extend(SequencePages& s, int64_t tokens) {
 void CacheManager::RollBack(SequencePages& s, int64_t tokens) {
   CHECK(s.slot > 0 && tokens >= s.published, "slot {}: {} tokens are published", s.slot,
         s.published);
+  CHECK(WindowIsHeld(s, tokens), "slot {}: the window of position {} is gone", s.slot, tokens);
   const auto cut = [&](std::vector<int32_t>& pages, PageSpace space, int64_t keep) {
     while (static_cast<int64_t>(pages.size()) > keep) {
       if (pages.back() != 0) mutable_pool(space).Release(pages.back());
@@ -167,8 +168,15 @@ void CacheManager::RollBack(SequencePages& s, int64_t tokens) {
   cut(s.full, PageSpace::kFull, CeilDiv(tokens, kPageTokens));
   cut(s.window, PageSpace::kWindow, CeilDiv(tokens, kPageTokens));
   cut(s.c128, PageSpace::kC128, CeilDiv(tokens / kPageTokens, geometry_.c128_page_rows));
-  s.window_begin = std::min(s.window_begin, static_cast<int64_t>(s.window.size()));
   s.tokens = std::min(s.tokens, tokens);
+  // What is left of the last pages will be written again, so nobody else may have them.
+  const auto check = [&](const std::vector<int32_t>& pages, PageSpace space, bool partial) {
+    CHECK(!partial || pages.empty() || pool(space).references(pages.back()) == 1,
+          "slot {}: the page of position {} is shared", s.slot, s.tokens);
+  };
+  check(s.full, PageSpace::kFull, s.tokens % kPageTokens != 0);
+  check(s.window, PageSpace::kWindow, s.tokens % kPageTokens != 0);
+  check(s.c128, PageSpace::kC128, s.tokens / kPageTokens % geometry_.c128_page_rows != 0);
 }
 
 void CacheManager::CopyPage(PageSpace space, int32_t from, int32_t to) {
@@ -183,7 +191,9 @@ void CacheManager::CopyPage(PageSpace space, int32_t from, int32_t to) {
 }
 
 bool CacheManager::Fork(const SequencePages& from, int64_t computed, SequencePages& to) {
-  CHECK(from.slot > 0 && computed <= from.tokens);
+  CHECK(from.slot > 0 && computed <= from.tokens && computed >= from.published);
+  CHECK(WindowIsHeld(from, computed), "slot {}: the window of position {} is gone", from.slot,
+        computed);
   if (!Open(to)) return false;
   const auto full_pages = static_cast<size_t>(computed / kPageTokens);  // complete ones
   const auto c128_pages = static_cast<size_t>(computed / geometry_.group_tokens());
@@ -216,9 +226,16 @@ bool CacheManager::Fork(const SequencePages& from, int64_t computed, SequencePag
   return true;
 }
 
+int64_t CacheManager::WindowBegin(int64_t computed) const {
+  return std::max<int64_t>(0, computed - geometry_.window + 1) / kPageTokens;
+}
+
+bool CacheManager::WindowIsHeld(const SequencePages& s, int64_t computed) const {
+  return s.window_begin <= WindowBegin(computed);
+}
+
 void CacheManager::ReleaseWindow(SequencePages& s, int64_t computed) {
-  const int64_t live = std::max<int64_t>(0, computed - geometry_.window + 1) / kPageTokens;
-  const int64_t end = std::min(live, static_cast<int64_t>(s.window.size()));
+  const int64_t end = std::min(WindowBegin(computed), static_cast<int64_t>(s.window.size()));
   for (; s.window_begin < end; ++s.window_begin) {
     int32_t& page = s.window[static_cast<size_t>(s.window_begin)];
     if (page != 0) mutable_pool(PageSpace::kWindow).Release(page);
@@ -226,17 +243,21 @@ void CacheManager::ReleaseWindow(SequencePages& s, int64_t computed) {
   }
 }
 
-void CacheManager::Close(SequencePages& s) {
-  if (s.slot == 0) return;
+void CacheManager::ReleasePages(const SequencePages& s) {
+  // Back to front, so that a page that is allocated next is the first of the sequence.
   const auto give_back = [&](const std::vector<int32_t>& pages, PageSpace space) {
-    for (int32_t page : pages) {
-      if (page != 0) mutable_pool(space).Release(page);
+    for (auto page = pages.rbegin(); page != pages.rend(); ++page) {
+      if (*page != 0) mutable_pool(space).Release(*page);
     }
   };
-  // Back to front, so that a page that is allocated next is the first of the sequence.
-  give_back({s.full.rbegin(), s.full.rend()}, PageSpace::kFull);
-  give_back({s.window.rbegin(), s.window.rend()}, PageSpace::kWindow);
-  give_back({s.c128.rbegin(), s.c128.rend()}, PageSpace::kC128);
+  give_back(s.full, PageSpace::kFull);
+  give_back(s.window, PageSpace::kWindow);
+  give_back(s.c128, PageSpace::kC128);
+}
+
+void CacheManager::Close(SequencePages& s) {
+  if (s.slot == 0) return;
+  ReleasePages(s);
   mutable_pool(PageSpace::kSlot).Release(s.slot);
   s = SequencePages{};
 }
@@ -251,7 +272,20 @@ void CacheManager::Adopt(SequencePages& s, const PrefixTree::Match& match, int64
   if (!tree_) return;
   CHECK(s.slot > 0 && s.tokens == 0, "only a new sequence can adopt a prefix");
   tree_->Use(match, query_tokens);
-  if (!match.node) return;
+  if (match.node) InstallPath(s, match);
+}
+
+void CacheManager::Readopt(SequencePages& s, const PrefixTree::Match& match) {
+  CHECK(tree_ && s.slot > 0 && match.node);
+  SequencePages own;
+  std::swap(own, s);
+  s.slot = own.slot;
+  InstallPath(s, match);  // first, so that pages that both have are never given up
+  ReleasePages(own);
+  tree_->Touch(match.node);
+}
+
+void CacheManager::InstallPath(SequencePages& s, const PrefixTree::Match& match) {
   std::vector<const PrefixTree::Node*> path;
   for (const PrefixTree::Node* n = match.node; n->end > 0; n = n->parent) path.push_back(n);
   const auto take = [&](std::vector<int32_t>& pages, PageSpace space, int32_t page) {
@@ -335,7 +369,7 @@ PageCounts CacheManager::Reclaimable(const SequencePages& s) const {
   const auto count = [&](PageSpace space, std::span<const int32_t> pages) {
     const PagePool& p = pool(space);
     for (int32_t page : pages) {
-      if (page != 0 && p.references(page) == (p.cached(page) ? 2 : 1)) ++n[Index(space)];
+      if (page != 0 && p.references(page) == p.cached_references(page) + 1) ++n[Index(space)];
     }
   };
   count(PageSpace::kFull, s.full);
@@ -348,7 +382,7 @@ PageCounts CacheManager::Reclaimable(const SequencePages& s) const {
 PageCounts CacheManager::Pinned(const PrefixTree::Match& match) const {
   PageCounts n{};
   const auto count = [&](PageSpace space, std::span<const int32_t> pages) {
-    for (int32_t page : pages) n[Index(space)] += pool(space).references(page) == 1 ? 1 : 0;
+    for (int32_t page : pages) n[Index(space)] += pool(space).evictable(page) ? 1 : 0;
   };
   for (const PrefixTree::Node* node = match.node; node && node->end > 0; node = node->parent) {
     count(PageSpace::kFull, node->full);

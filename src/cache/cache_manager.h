@@ -63,8 +63,9 @@ class CacheManager {
   PageCounts Need(const SequencePages& s, int64_t tokens) const;
   // Gives back pages wholly behind `tokens`; what lies in the rest will be overwritten.
   void RollBack(SequencePages& s, int64_t tokens);
-  // A second sequence with the same first `computed` positions: complete pages are shared, the rest
-  // copied. False (and no change) when there is no room.
+  // A second sequence with the same first `computed` positions, which are all that `from` has
+  // computed, with no step of it in flight: complete pages are shared, the rest copied. False (and
+  // no change) when there is no room.
   bool Fork(const SequencePages& from, int64_t computed, SequencePages& to);
   // Positions [0, computed) are done: those below computed - window + 1 are never read again.
   void ReleaseWindow(SequencePages& s, int64_t computed);
@@ -74,6 +75,9 @@ class CacheManager {
   PrefixTree::Match Match(std::span<const int32_t> tokens) const;
   // Installs the pages of a match into a sequence that was just opened; it goes on at match.tokens.
   void Adopt(SequencePages& s, const PrefixTree::Match& match, int64_t query_tokens);
+  // The same for a sequence that has computed less by itself meanwhile: it gives its pages back,
+  // keeps its slot and goes on at match.tokens.
+  void Readopt(SequencePages& s, const PrefixTree::Match& match);
   // Makes nodes of all complete groups of the first `computed` tokens; where the tree has a group
   // already the sequence takes the tree's pages and gives back its own. Call it before
   // ReleaseWindow.
@@ -120,9 +124,13 @@ class CacheManager {
   const Family& family(std::string_view name) const;
   PagePool& mutable_pool(PageSpace space) { return pools_[static_cast<size_t>(space)]; }
   bool MakeRoom(const PageCounts& need);
+  int64_t WindowBegin(int64_t computed) const;  // first page that position `computed` reads
+  bool WindowIsHeld(const SequencePages& s, int64_t computed) const;
   void CopyPage(PageSpace space, int32_t from, int32_t to);
   void ClearSlot(int32_t slot);
   void TakeNodePages(SequencePages& s, const PrefixTree::Node& node);
+  void ReleasePages(const SequencePages& s);
+  void InstallPath(SequencePages& s, const PrefixTree::Match& match);
 
   std::vector<CacheSpec> specs_;
   CacheGeometry geometry_;

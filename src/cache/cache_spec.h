@@ -5,10 +5,10 @@
 //
 // A family lives in one page space, and a page of the space holds rows_per_page rows of it in every
 // layer:
-//   kFull    one page per 128 positions, for the whole life of a sequence (V4: C4 entries, 32 a
+//   kFull    one page per 128 positions, for the whole life of a sequence (V4: 32 C4 entries a
 //   page) kWindow  one page per 128 positions, given back when the sliding window has passed it
-//   (window KV, and
-//            the C4 state rings that live in the same page)
+//   (window
+//            KV, and the C4 state rings that live in the same page)
 //   kC128    pages of C128 entries, each entry 128 positions, for the whole life of a sequence
 //   kSlot    one fixed bank per running sequence (C128 state)
 // Source: specification of the serving runtime 4.1; SGLang's V4 cache refactor, as described in
@@ -24,6 +24,8 @@ namespace fathom {
 enum class PageSpace : uint8_t { kFull, kWindow, kC128, kSlot };
 inline constexpr int kPageSpaces = 4;
 inline constexpr int64_t kPageTokens = 128;  // positions of a full or a window page
+// A position needs the C4 state rows of this many, itself included: two groups of 4.
+inline constexpr int64_t kStateTokens = 8;
 
 struct CacheSpec {
   std::string name;
@@ -38,6 +40,7 @@ struct CacheSpec {
 
   int64_t row_bytes() const { return width * SizeOf(type); }
   int64_t page_bytes() const { return layers * rows_per_page * row_bytes(); }
+  int64_t dummy_bytes() const { return has_dummy_row ? layers * row_bytes() : 0; }
 };
 
 }  // namespace fathom

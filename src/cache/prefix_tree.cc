@@ -14,10 +14,6 @@ namespace {
 
 constexpr size_t kRememberedEvictions = 65536;
 
-uint64_t HashOf(std::span<const int32_t> tokens) {
-  return XXH3_64bits(tokens.data(), tokens.size_bytes());
-}
-
 }  // namespace
 
 std::string_view Name(PrefixMiss reason) {
@@ -36,13 +32,33 @@ std::string_view Name(PrefixMiss reason) {
   return "?";
 }
 
-PrefixTree::PrefixTree(int64_t group_tokens, int64_t window_pages, Pools pools)
-    : group_tokens_(group_tokens), window_pages_(static_cast<size_t>(window_pages)), pools_(pools) {
+uint64_t PrefixTree::Xxh3(std::span<const int32_t> tokens) {
+  return XXH3_64bits(tokens.data(), tokens.size_bytes());
+}
+
+PrefixTree::PrefixTree(int64_t group_tokens, int64_t window_pages, Pools pools, Hash hash)
+    : group_tokens_(group_tokens),
+      window_pages_(static_cast<size_t>(window_pages)),
+      pools_(pools),
+      hash_(hash) {
   CHECK(group_tokens > 0 && group_tokens % kPageTokens == 0);
   CHECK(window_pages >= 1 && window_pages * kPageTokens <= group_tokens);
 }
 
-PrefixTree::~PrefixTree() = default;
+// Not left to the nodes: a path of a million nodes would take as many stack frames.
+PrefixTree::~PrefixTree() {
+  std::vector<std::unique_ptr<Node>> doomed;
+  const auto take = [&](Node& node) {
+    for (auto& [hash, child] : node.children) doomed.push_back(std::move(child));
+    node.children.clear();
+  };
+  take(root_);
+  while (!doomed.empty()) {
+    const std::unique_ptr<Node> node = std::move(doomed.back());
+    doomed.pop_back();
+    take(*node);
+  }
+}
 
 PrefixTree::Match PrefixTree::Find(std::span<const int32_t> tokens) const {
   const auto group = static_cast<size_t>(group_tokens_);
@@ -51,7 +67,7 @@ PrefixTree::Match PrefixTree::Find(std::span<const int32_t> tokens) const {
   const Node* node = &root_;
   for (size_t at = 0; at + group < tokens.size(); at += group) {
     const std::span<const int32_t> next = tokens.subspan(at, group);
-    const auto child = node->children.find(HashOf(next));
+    const auto child = node->children.find(hash_(next));
     if (child == node->children.end() ||
         !std::equal(next.begin(), next.end(), child->second->tokens.begin())) {
       break;
@@ -61,7 +77,7 @@ PrefixTree::Match PrefixTree::Find(std::span<const int32_t> tokens) const {
   }
   if (best.node) return best;
   if (node != &root_) return {0, nullptr, PrefixMiss::kWindowMissing};
-  const bool evicted = evicted_roots_.contains(HashOf(tokens.first(group)));
+  const bool evicted = evicted_roots_.contains(hash_(tokens.first(group)));
   return {0, nullptr, evicted ? PrefixMiss::kEvicted : PrefixMiss::kNoCheckpoint};
 }
 
@@ -70,18 +86,25 @@ void PrefixTree::Use(const Match& match, int64_t query_tokens) {
   stats_.query_tokens += query_tokens;
   stats_.hit_tokens += match.tokens;
   if (match.miss != PrefixMiss::kNone) ++stats_.misses[static_cast<size_t>(match.miss)];
-  ++clock_;
-  for (Node* node = match.node; node && node != &root_; node = node->parent) {
+  if (match.node) Touch(match.node);
+}
+
+// As if the path had just been inserted: every node is newer than its parent.
+void PrefixTree::Touch(Node* node) {
+  const uint64_t before = clock_;
+  clock_ += static_cast<uint64_t>(node->end / group_tokens_);
+  for (; node != &root_; node = node->parent) {
     Unlink(*node);
-    node->last_used = clock_;
+    node->last_used = before + static_cast<uint64_t>(node->end / group_tokens_);
     Link(*node);
   }
 }
 
 PrefixTree::Node* PrefixTree::Insert(Node* parent, const Group& group) {
   CHECK(static_cast<int64_t>(group.tokens.size()) == group_tokens_);
+  CHECK(group.window.empty() || group.window.size() == window_pages_);
   if (!parent) parent = &root_;
-  const uint64_t hash = HashOf(group.tokens);
+  const uint64_t hash = hash_(group.tokens);
   const auto found = parent->children.find(hash);
   if (found != parent->children.end()) {
     Node& node = *found->second;
@@ -97,7 +120,7 @@ PrefixTree::Node* PrefixTree::Insert(Node* parent, const Group& group) {
     return &node;
   }
   CHECK(static_cast<int64_t>(group.full.size()) == group_tokens_ / kPageTokens && group.c128 > 0);
-  CHECK(group.window.empty() || group.window.size() == window_pages_);
+  CHECK(!pools_.c128->cached(group.c128), "C128 page {} is in the tree already", group.c128);
   auto made = std::make_unique<Node>();
   Node& node = *made;
   node.parent = parent;
@@ -121,12 +144,7 @@ PrefixTree::Node* PrefixTree::Insert(Node* parent, const Group& group) {
   return &node;
 }
 
-bool PrefixTree::InUse(const Node& node) const {
-  const auto shared = [](const PagePool& pool, int32_t page) { return pool.references(page) > 1; };
-  return shared(*pools_.c128, node.c128) ||
-         std::any_of(node.full.begin(), node.full.end(),
-                     [&](int32_t page) { return shared(*pools_.full, page); });
-}
+bool PrefixTree::InUse(const Node& node) const { return !pools_.c128->evictable(node.c128); }
 
 int PrefixTree::WindowClass(const Node& node) const { return node.children.size() == 1 ? 0 : 1; }
 
@@ -191,9 +209,9 @@ bool PrefixTree::EvictWindow(int64_t pages) {
   auto next = windows_.begin();
   while (pools_.window->free_pages() < target) {
     while (next != windows_.end() &&
-           std::any_of(std::get<2>(*next)->window.begin(), std::get<2>(*next)->window.end(),
-                       [&](int32_t page) { return pools_.window->references(page) > 1; })) {
-      ++next;  // a running sequence still has it in its window
+           std::none_of(std::get<2>(*next)->window.begin(), std::get<2>(*next)->window.end(),
+                        [&](int32_t page) { return pools_.window->evictable(page); })) {
+      ++next;  // sequences or steps in flight have it in their windows: nothing would be freed
     }
     if (next == windows_.end()) return false;
     Node& node = *std::get<2>(*next);

@@ -7,15 +7,16 @@
 //   FULL    the group's full pages (C4 entries and index keys live in them)
 //   C128    the one C128 page of the group, complete: G = 128 * entries a page
 //   WINDOW  the window pages that a sequence needs to go on behind the group, with their C4 state
-//   rings;
-//           may be missing (a tombstone). At a multiple of 128 the C128 state is empty: it is never
-//           stored
+//           rings; may be missing (a tombstone). At a multiple of 128 the C128 state is empty: it
+//           is never stored
 // A node with a window is a checkpoint: a match ends at the deepest one. A sequence that uses a
-// path holds a reference on every page of it, so what nobody uses is exactly what only the tree
-// references; there are no locks.
+// path holds a reference on every page of it, and a C128 page belongs to one node, so a node is in
+// use while somebody else holds its C128 page, and whoever uses a node uses its parents; there are
+// no locks. So every page that the pools call evictable can be taken back.
 //
 // Eviction: full and C128 pages by least recently used leaf; window pages by tombstone, first of
-// nodes with one child (interior of a path), then of path ends and branch points, oldest first.
+// nodes with one child (interior of a path), then of path ends and branch points, oldest first. Use
+// times are unique, so the order never depends on addresses.
 //
 // Not thread-safe. Source: specification of the serving runtime 4.4, 4.5 (the simplest form).
 
@@ -50,8 +51,8 @@ class PrefixTree {
     uint64_t hash = 0;
     std::vector<int32_t> full;  // G / 128
     int32_t c128 = 0;
-    std::vector<int32_t>
-        window;  // empty = tombstone; else the last window_pages pages before `end`
+    // The last window_pages pages before `end`; empty = tombstone.
+    std::vector<int32_t> window;
     uint64_t last_used = 0;
     std::unordered_map<uint64_t, std::unique_ptr<Node>> children;
 
@@ -78,17 +79,22 @@ class PrefixTree {
     std::array<int64_t, kPrefixMissReasons> misses{};
   };
 
+  using Hash = uint64_t (*)(std::span<const int32_t> tokens);
+  static uint64_t Xxh3(std::span<const int32_t> tokens);
+
   // window_pages: how many pages the live window in front of a multiple of G touches.
-  PrefixTree(int64_t group_tokens, int64_t window_pages, Pools pools);
+  PrefixTree(int64_t group_tokens, int64_t window_pages, Pools pools, Hash hash = Xxh3);
   ~PrefixTree();
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
   // The deepest checkpoint on the path of `tokens` that leaves one token to compute. Changes
-  // nothing.
+  // nothing. A match is valid until the tree changes.
   Match Find(std::span<const int32_t> tokens) const;
-  // The path of a match was taken: it is the most recently used, and counts in the statistics.
+  // A query of so many tokens took the path of a match: it is the most recently used, and counts in
+  // the statistics.
   void Use(const Match& match, int64_t query_tokens);
+  void Touch(Node* node);  // makes the path to a node the most recently used
 
   // What a sequence offers for one group. window may be empty.
   struct Group {
@@ -126,11 +132,11 @@ class PrefixTree {
   void Unlink(Node& node);
   void DropWindow(Node& node);
   bool EvictLeaf();
-  Node& Root() { return root_; }
 
   int64_t group_tokens_;
   size_t window_pages_;
   Pools pools_;
+  Hash hash_;
   Node root_;
   uint64_t clock_ = 0;
   std::set<std::pair<uint64_t, Node*>> leaves_;  // by last use

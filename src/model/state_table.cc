@@ -4,6 +4,15 @@
 
 namespace fathom {
 
+namespace {
+
+// Whether a position lies in a window page that was given back.
+bool Released(const SequencePages& pages, int64_t position) {
+  return pages.window[static_cast<size_t>(position / kPageTokens)] == 0;
+}
+
+}  // namespace
+
 int32_t StateRow(const SequencePages& pages, int ratio, int64_t ring, int64_t position) {
   if (ratio == kC4Ratio) {
     const int32_t page = pages.window[static_cast<size_t>(position / kPageTokens)];
@@ -27,6 +36,7 @@ StateTable BuildStateTable(std::span<const SequenceSlice> sequences, int ratio, 
     int32_t* row = t.table.data() + b * static_cast<size_t>(t.width);
     const int64_t start = s.position - t.history;
     for (int64_t c = std::max<int64_t>(0, -start); c < t.history + s.count; ++c) {
+      if (ratio == kC4Ratio && Released(*s.pages, start + c)) continue;
       row[c] = StateRow(*s.pages, ratio, ring, start + c);
     }
   }

@@ -5,8 +5,9 @@
 // A compressor of ratio 4 or 128 keeps raw rows [kv | score] of recent positions in rings: ratio 4
 // in the window page of the position (ring of R4 rows a page), ratio 128 in the bank of the
 // sequence's slot. The explicit block table says for every sequence b and column c the state row of
-// position start_b - history + c, history = 8 or 128; positions before 0, columns behind the input
-// and idle sequences have the dummy row (kv 0, score -inf), never -1.
+// position start_b - history + c, history = 8 or 128; positions before 0, positions whose window
+// page was given back, columns behind the input and idle sequences have the dummy row (kv 0, score
+// -inf), never -1.
 //
 // It is the contract of compressor kernels that take `cache_mode = 2`; our backends run on it too.
 
@@ -24,6 +25,10 @@ inline constexpr int kC128Ratio = 128;
 // Rows of history that an entry can reach back to: coff * ratio (two groups with overlap, one
 // without).
 constexpr int64_t HistoryRows(int ratio) { return ratio == kC4Ratio ? 2 * kC4Ratio : kC128Ratio; }
+
+// Most rows of a call of which only some may be kept (verification): the row of position p takes
+// the place of p - ring, and the oldest row that a later call may need is start - history + 2.
+constexpr int64_t WidestVerify(int ratio, int64_t ring) { return ring - HistoryRows(ratio) + 2; }
 
 struct StateTable {
   int ratio = 0;
