@@ -15,24 +15,11 @@
 
 #include "base/error.h"
 #include "engine/engine_config.h"
+#include "engine/engine_stats.h"
 #include "engine/request.h"
 #include "text/tokenizer.h"
 
 namespace fathom {
-
-// Counters and gauges of the engine, read by server/metrics.cc. Monotonic since start unless said
-// otherwise.
-struct EngineStats {
-  int64_t running_requests = 0;  // now
-  int64_t waiting_requests = 0;  // now
-  int64_t prompt_tokens = 0;
-  int64_t generated_tokens = 0;
-  int64_t finished_requests = 0;
-  int64_t aborted_requests = 0;
-  int64_t failed_requests = 0;
-  int64_t steps = 0;
-  double cache_usage = 0;  // now, [0, 1]: share of the token pages in use
-};
 
 using RequestHandle = uint64_t;
 
@@ -58,6 +45,8 @@ class Engine {
   virtual void Drain(double timeout_s) = 0;
 
   virtual EngineStats stats() const = 0;
+  // Told of every step that ends, on the engine's thread.
+  virtual void set_observer(std::shared_ptr<EngineObserver> observer) = 0;
   virtual bool healthy() const = 0;  // false when a step takes longer than step_watchdog_s
   virtual int64_t max_model_len() const = 0;
   virtual int64_t vocab_size() const = 0;

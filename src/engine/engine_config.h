@@ -27,14 +27,17 @@ struct EngineConfig {
   int prefix_group_tokens = 512;        // a multiple of 128
   bool enable_prefix_cache = true;
   bool enable_chunked_prefill = true;
-  bool enable_mix_batch = true;             // prompts and decoding in one step
-  bool enable_schedule_overlap = false;     // plan and launch a step while the last one is post-processed
-  double prefill_scheduling_memory_usage_threshold = 0.95;  // no new prompts above that use of the caches
-  bool use_zero_evict = false;              // admit only what simulated decoding never has to preempt
+  bool enable_mix_batch = true;  // prompts and decoding in one step
+  bool enable_schedule_overlap =
+      false;  // plan and launch a step while the last one is post-processed
+  double prefill_scheduling_memory_usage_threshold =
+      0.95;                     // no new prompts above that use of the caches
+  bool use_zero_evict = false;  // admit only what simulated decoding never has to preempt
   int64_t max_decode_token_per_sequence = 256;  // the horizon of that simulation
-  std::string priority_strategy = "fcfs";   // fcfs, priority, deadline, sjf
-  bool enable_starve_prevent = true;        // waiting raises the effective priority
-  double request_timeout_s = 0;  // 0 = none
+  std::string priority_strategy = "fcfs";       // fcfs, priority, deadline, sjf
+  bool enable_starve_prevent = true;            // waiting raises the effective priority
+  int chunked_match_frequency = 2;  // chunks of a prompt between two looks into the prefix cache
+  double request_timeout_s = 0;     // 0 = none
   double step_watchdog_s = 120;
   int64_t random_seed = -1;  // seeds of requests that give none; -1 = random
 };

@@ -1,33 +1,254 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
 namespace fathom {
+namespace {
 
-std::vector<PlannedRows> PlanStep(std::span<const int64_t> remaining,
-                                  const ScheduleLimits& limits) {
-  CHECK(limits.max_step_tokens > 0 && limits.max_chunk_tokens > 0);
-  int64_t budget = limits.max_step_tokens;
-  std::vector<int64_t> counts(remaining.size(), 0);
-  for (size_t i = 0; i < remaining.size() && budget > 0; ++i) {
-    CHECK(remaining[i] >= 1);
-    if (remaining[i] == 1) {
-      counts[i] = 1;
-      --budget;
+constexpr auto kFull = static_cast<size_t>(PageSpace::kFull);
+constexpr auto kWindow = static_cast<size_t>(PageSpace::kWindow);
+constexpr auto kC128 = static_cast<size_t>(PageSpace::kC128);
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Pages that a table of these sizes lacks for positions below `tokens`.
+PageCounts Need(const PageTableSizes& pages, int64_t tokens, int64_t c128_page_rows) {
+  PageCounts need{};
+  need[kFull] = std::max<int64_t>(0, CeilDiv(tokens, kPageTokens) - pages.full);
+  need[kWindow] = std::max<int64_t>(0, CeilDiv(tokens, kPageTokens) - pages.window);
+  need[kC128] = std::max<int64_t>(0, CeilDiv(tokens / kPageTokens, c128_page_rows) - pages.c128);
+  return need;
+}
+
+// The highest position count that a table can be extended to.
+int64_t Reach(const PageTableSizes& pages, const PageCounts& have, int64_t c128_page_rows) {
+  const int64_t by_c128 = ((pages.c128 + have[kC128]) * c128_page_rows + 1) * kPageTokens - 1;
+  return std::min({(pages.full + have[kFull]) * kPageTokens,
+                   (pages.window + have[kWindow]) * kPageTokens, by_c128});
+}
+
+void Take(PageCounts& have, const PageCounts& taken) {
+  for (size_t i = 0; i < have.size(); ++i) have[i] -= taken[i];
+}
+
+void GiveBack(PageCounts& have, const PageCounts& given) {
+  for (size_t i = 0; i < have.size(); ++i) have[i] += given[i];
+}
+
+class Planner {
+ public:
+  explicit Planner(const SchedulerInput& in)
+      : in_(in),
+        budget_(in.limits.max_step_tokens),
+        have_(in.available),
+        waiting_pages_(in.quarantined),
+        counts_(in.running.size(), 0),
+        taken_(in.running.size()),
+        gone_(in.running.size(), false) {}
+
+  StepPlan Run() {
+    const bool decodes = Any(true);
+    const bool prompts = Any(false) || in_.waiting > 0;
+    const bool turn = in_.prefill_steps >= kMaxPrefillSteps;
+    if (in_.limits.mix || !prompts || (decodes && turn)) Running(true);
+    if (in_.limits.mix || !decodes || !turn) {
+      Running(false);
+      if (!blocked_) Waiting();
+    }
+    // Prompts alone, and none could move: decoding goes on.
+    if (!in_.limits.mix && Empty()) Running(true);
+    return Finish();
+  }
+
+ private:
+  bool Any(bool decoding) const {
+    return std::any_of(in_.running.begin(), in_.running.end(), [&](const SchedulerSequence& s) {
+      return s.ready && s.decoding == decoding && s.known > s.scheduled;
+    });
+  }
+  bool Empty() const {
+    return admitted_rows_.empty() &&
+           std::all_of(counts_.begin(), counts_.end(), [](int64_t n) { return n == 0; });
+  }
+
+  void Running(bool decoding) {
+    for (size_t i = 0; i < in_.running.size() && budget_ > 0; ++i) {
+      const SchedulerSequence& s = in_.running[i];
+      if (!s.ready || s.decoding != decoding || gone_[i] || counts_[i] > 0) continue;
+      const int64_t wanted =
+          std::min({s.known - s.scheduled, in_.limits.max_chunk_tokens, budget_});
+      if (wanted > 0) GiveRows(i, wanted);
     }
   }
-  for (size_t i = 0; i < remaining.size() && budget > 0; ++i) {
-    if (remaining[i] == 1) continue;
-    counts[i] = std::min({remaining[i], limits.max_chunk_tokens, budget});
-    budget -= counts[i];
+
+  void GiveRows(size_t i, int64_t wanted) {
+    const SchedulerSequence& s = in_.running[i];
+    for (;;) {
+      const int64_t reach = Reach(s.pages, have_, in_.limits.c128_page_rows);
+      const int64_t n = std::min(wanted, reach - s.scheduled);
+      if (n > 0) {
+        taken_[i] = Need(s.pages, s.scheduled + n, in_.limits.c128_page_rows);
+        Take(have_, taken_[i]);
+        counts_[i] = n;
+        budget_ -= n;
+        return;
+      }
+      blocked_ = true;  // nobody new may start while somebody who runs can't go on
+      PageCounts soon = have_;
+      GiveBack(soon, waiting_pages_);
+      if (Reach(s.pages, soon, in_.limits.c128_page_rows) > s.scheduled) return;  // wait for them
+      const size_t victim = Victim(i);
+      if (victim == in_.running.size()) return;
+      Preempt(victim);
+    }
   }
-  std::vector<PlannedRows> plan;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] > 0) plan.push_back({i, counts[i]});
+
+  // The least important sequence behind i: prompts under way first, then decoding ones.
+  size_t Victim(size_t i) const {
+    for (bool decoding : {false, true}) {
+      for (size_t v = in_.running.size(); v-- > i + 1;) {
+        if (!gone_[v] && in_.running[v].decoding == decoding) return v;
+      }
+    }
+    return in_.running.size();
   }
-  return plan;
+
+  void Preempt(size_t v) {
+    gone_[v] = true;
+    if (counts_[v] > 0) {
+      budget_ += counts_[v];
+      GiveBack(have_, taken_[v]);
+      counts_[v] = 0;
+    }
+    // What a step in flight may still touch comes back only when it has ended.
+    GiveBack(in_.step_in_flight ? waiting_pages_ : have_, in_.reclaimable(v));
+    plan_.preempt.push_back(v);
+  }
+
+  // Pages that admitted prompts still need to be computed to their end.
+  PageCounts Outstanding() const {
+    PageCounts sum{};
+    for (size_t i = 0; i < in_.running.size(); ++i) {
+      const SchedulerSequence& s = in_.running[i];
+      if (gone_[i] || s.decoding) continue;
+      PageCounts need = Need(s.pages, s.known, in_.limits.c128_page_rows);
+      if (counts_[i] > 0) Take(need, taken_[i]);
+      GiveBack(sum, need);
+    }
+    return sum;
+  }
+
+  bool NothingRuns() const {
+    return plan_.admit == 0 && !in_.step_in_flight &&
+           static_cast<size_t>(std::count(gone_.begin(), gone_.end(), true)) == gone_.size();
+  }
+
+  void Waiting() {
+    PageCounts outstanding = Outstanding();
+    int64_t running = static_cast<int64_t>(in_.running.size() - plan_.preempt.size());
+    while (plan_.admit < in_.waiting && budget_ > 0 && running < in_.limits.max_sequences) {
+      const bool alone = NothingRuns();
+      const double used = 1.0 - static_cast<double>(have_[kFull]) /
+                                    static_cast<double>(std::max<int64_t>(1, in_.full_capacity));
+      if (!alone && used >= in_.limits.max_prefill_usage) return;
+      const Admission a = in_.admission(plan_.admit);
+      if (!a.possible) {
+        plan_.refuse_head = true;
+        return;
+      }
+      PageCounts left = have_;
+      Take(left, a.pinned);
+      Take(left, outstanding);
+      // All of it, the first generated token included; a tenth more while others decode.
+      PageCounts all = Need(a.pages, a.known + 1, in_.limits.c128_page_rows);
+      PageCounts slack = all;
+      if (Any(true)) slack[kFull] += all[kFull] / 10;
+      if (slack[kFull] > left[kFull] || slack[kC128] > left[kC128]) return;
+      if (in_.limits.zero_evict_tokens > 0 && !alone && !ZeroEvict(a, all, left[kFull])) return;
+
+      Take(have_, a.pinned);
+      const int64_t reach = Reach(a.pages, have_, in_.limits.c128_page_rows);
+      const int64_t n =
+          std::min({a.known - a.hit, in_.limits.max_chunk_tokens, budget_, reach - a.hit});
+      if (n <= 0) {
+        GiveBack(have_, a.pinned);
+        return;
+      }
+      const PageCounts taken = Need(a.pages, a.hit + n, in_.limits.c128_page_rows);
+      Take(have_, taken);
+      Take(all, taken);
+      GiveBack(outstanding, all);
+      admitted_rows_.push_back(n);
+      budget_ -= n;
+      ++plan_.admit;
+      ++running;
+    }
+  }
+
+  bool ZeroEvict(const Admission& a, const PageCounts& all, int64_t left) const {
+    std::vector<DecodeLoad> loads;
+    for (size_t i = 0; i < in_.running.size(); ++i) {
+      const SchedulerSequence& s = in_.running[i];
+      if (!gone_[i]) loads.push_back({s.known, in_.limits.zero_evict_tokens, s.pages.full});
+    }
+    loads.push_back({a.known, in_.limits.zero_evict_tokens, a.pages.full + all[kFull]});
+    return DecodesFit(std::move(loads), left - all[kFull]);
+  }
+
+  StepPlan Finish() {
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i] == 0) continue;
+      plan_.rows.push_back({i, counts_[i]});
+      plan_.prefill = plan_.prefill || !in_.running[i].decoding;
+    }
+    for (size_t w = 0; w < admitted_rows_.size(); ++w) {
+      plan_.rows.push_back({in_.running.size() + w, admitted_rows_[w]});
+      plan_.prefill = true;
+    }
+    const bool work = in_.waiting > 0 || Any(true) || Any(false);
+    plan_.stalled = work && plan_.rows.empty() && plan_.preempt.empty() && !plan_.refuse_head &&
+                    !in_.step_in_flight;
+    return std::move(plan_);
+  }
+
+  const SchedulerInput& in_;
+  int64_t budget_;
+  PageCounts have_;           // available to what is still to be planned
+  PageCounts waiting_pages_;  // come back when the step in flight ends
+  std::vector<int64_t> counts_;
+  std::vector<PageCounts> taken_;
+  std::vector<bool> gone_;
+  std::vector<int64_t> admitted_rows_;
+  bool blocked_ = false;
+  StepPlan plan_;
+};
+
+}  // namespace
+
+StepPlan PlanStep(const SchedulerInput& input) {
+  CHECK(input.limits.max_step_tokens > 0 && input.limits.max_chunk_tokens > 0);
+  return Planner(input).Run();
+}
+
+bool DecodesFit(std::vector<DecodeLoad> loads, int64_t available) {
+  std::sort(loads.begin(), loads.end(),
+            [](const DecodeLoad& a, const DecodeLoad& b) { return a.tokens < b.tokens; });
+  // Use only falls where a sequence ends, so it is highest just before an end.
+  int64_t freed = 0;
+  for (size_t ending = 0; ending < loads.size(); ++ending) {
+    const int64_t now = loads[ending].tokens;
+    int64_t taken = 0;
+    for (size_t i = ending; i < loads.size(); ++i) {
+      taken +=
+          CeilDiv(loads[i].position + now, kPageTokens) - CeilDiv(loads[i].position, kPageTokens);
+    }
+    if (taken > available + freed) return false;
+    freed += loads[ending].pages;
+  }
+  return true;
 }
 
 }  // namespace fathom

@@ -1,30 +1,106 @@
 #pragma once
-// Scheduler: which rows the next step computes. A pure function of counters: no clocks, no memory
-// of its own, no I/O.
+// Scheduler: what the next step computes, as a pure function of counters: no clocks, no memory of
+// its own, no I/O, no cache. The engine fills SchedulerInput, calls PlanStep, and carries the plan
+// out.
 //
-// Every running sequence wants `remaining` rows (known tokens that are not computed yet): one while
-// it decodes, the rest of its prompt before that. A step hands out at most max_step_tokens rows:
-// first one to every decoding sequence, so that nobody's stream waits for somebody's prompt, then
-// chunks of prompts in order of arrival.
+// There are no phases: every running sequence has `scheduled` positions and `known` tokens, and a
+// step hands out min(known - scheduled, chunk, budget) rows to each. Order: decoding sequences,
+// then prompts that are under way, then waiting ones. With mixing off a filter on top makes a step
+// prompts only or decoding only, and after kMaxPrefillSteps of prompts with decoding sequences
+// waiting it is decoding's turn.
+//
+// Pages are counted, not taken: `available` is what is free or held by the prefix cache alone. When
+// a sequence can't get its pages the least important one behind it is preempted (prompts under way
+// first); the most important never is. A waiting prompt is admitted only if all its pages fit
+// beside what admitted prompts still need (full footprint), so two half-computed prompts never
+// block each other.
+//
+// Source: specification of the serving runtime 3.2, 3.3, 3.7.
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
+#include "cache/cache_manager.h"
+
 namespace fathom {
 
-struct ScheduleLimits {
+// Page table sizes of a sequence, and what a number of tokens asks of them.
+struct PageTableSizes {
+  int64_t full = 0;
+  int64_t window = 0;
+  int64_t c128 = 0;
+};
+
+struct SchedulerSequence {
+  int64_t scheduled = 0;  // positions that are computed or launched
+  int64_t known = 0;      // tokens, those that a launched step will sample included
+  bool decoding = false;  // the prompt (or, after preemption, all known tokens) was computed once
+  bool ready = true;  // false: must not get a row now (it ends with the step in flight, or forks)
+  PageTableSizes pages;
+};
+
+// What admitting a waiting sequence means, prefix hit included.
+struct Admission {
+  bool possible = true;  // false: it can never fit, even alone
+  int64_t hit = 0;       // tokens from the prefix cache
+  int64_t known = 0;     // its tokens
+  PageTableSizes pages;  // after the hit
+  PageCounts pinned{};   // available pages that the hit takes
+};
+
+struct SchedulerLimits {
   int64_t max_step_tokens = 0;
   int64_t max_chunk_tokens = 0;  // of one prompt in one step
+  int64_t max_sequences = 0;
+  bool mix = true;               // prompts and decoding in one step
+  double max_prefill_usage = 1;  // no new prompts above that use of the full pages
+  int64_t c128_page_rows = 4;
+  // Zero evict: the decoding horizon that admission simulates; 0 = off.
+  int64_t zero_evict_tokens = 0;
 };
 
-struct PlannedRows {
-  size_t sequence = 0;  // index into the counters given
-  int64_t count = 0;
+struct SchedulerInput {
+  SchedulerLimits limits;
+  std::vector<SchedulerSequence> running;  // most important first
+  int64_t waiting = 0;                     // in the order that they should start
+  PageCounts available{};
+  PageCounts quarantined{};  // come back when the step in flight ends
+  int64_t full_capacity = 0;
+  int prefill_steps = 0;  // in a row, while decoding sequences waited
+  bool step_in_flight = false;
+  std::function<Admission(int64_t waiting)> admission;  // asked for in order, as far as needed
+  std::function<PageCounts(size_t running)>
+      reclaimable;  // pages that preempting it makes available
 };
 
-// remaining[i] >= 1: rows that running sequence i still wants, in order of admission. The plan
-// keeps that order and is never empty unless there are no sequences.
-std::vector<PlannedRows> PlanStep(std::span<const int64_t> remaining, const ScheduleLimits& limits);
+struct StepPlan {
+  struct Rows {
+    size_t sequence = 0;  // index into running, or running.size() + index of the waiting sequence
+    int64_t count = 0;
+  };
+  std::vector<Rows> rows;
+  std::vector<size_t> preempt;  // of running
+  int64_t admit = 0;            // the first `admit` waiting sequences start now
+  bool refuse_head = false;     // the waiting sequence behind those can never fit
+  bool prefill = false;         // the step has rows of prompts
+  bool stalled = false;  // there is work, nothing is in flight, and nothing could be scheduled
+};
+
+inline constexpr int kMaxPrefillSteps = 4;
+
+StepPlan PlanStep(const SchedulerInput& input);
+
+// Whether decoding every sequence for up to `horizon` more tokens never needs more than `available`
+// full pages: each takes a page every 128 tokens and gives all back at its end. Elements:
+// (positions now, tokens still to come, pages held).
+struct DecodeLoad {
+  int64_t position = 0;
+  int64_t tokens = 0;
+  int64_t pages = 0;
+};
+bool DecodesFit(std::vector<DecodeLoad> loads, int64_t available);
 
 }  // namespace fathom

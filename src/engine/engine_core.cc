@@ -1,0 +1,221 @@
+#include "engine/engine_core.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+namespace fathom {
+
+std::shared_ptr<SamplingState> MakeSamplingState(const Sequence& s,
+                                                 std::span<const int32_t> end_ids) {
+  const Request& r = s.request->request;
+  auto state = std::make_shared<SamplingState>();
+  state->params = r.sampling;
+  state->before_min_tokens = r.sampling;
+  state->choice = s.choice;
+  if (r.min_tokens > 0) {
+    state->min_length = s.prompt_length + r.min_tokens;
+    auto& bias = state->before_min_tokens.logit_bias;
+    const auto mask = [&](int32_t id) {
+      std::erase_if(bias, [&](const auto& b) { return b.first == id; });
+      bias.emplace_back(id, -std::numeric_limits<float>::infinity());
+    };
+    for (int32_t id : end_ids) mask(id);
+    for (int32_t id : r.stop_token_ids) mask(id);
+    std::sort(bias.begin(), bias.end());
+  }
+  if (NeedsHistory(r.sampling)) {
+    const auto prompt = static_cast<size_t>(s.prompt_length);
+    state->counts = TokenCounts(std::span(s.tokens).first(prompt));
+    for (int32_t id : std::span(s.tokens).subspan(prompt)) state->counts.Add(id);
+  }
+  return state;
+}
+
+EngineCore::EngineCore(CoreConfig config, CacheManager& cache, Executor& executor,
+                       const Tokenizer* tokenizer)
+    : config_(std::move(config)), cache_(cache), executor_(executor), tokenizer_(tokenizer) {
+  UpdateGauges();
+}
+
+EngineCore::~EngineCore() {
+  while (!launched_.empty()) {
+    executor_.Wait();
+    launched_.pop_front();
+  }
+}
+
+SequencePtr EngineCore::MakeSequence(const std::shared_ptr<RequestState>& r, int choice) {
+  auto s = std::make_shared<Sequence>(r, choice, tokenizer_);
+  s->tokens = r->request.prompt;
+  s->prompt_length = static_cast<int64_t>(s->tokens.size());
+  // What can ever fit beside the prompt with nothing else running bounds the answer, too.
+  const int64_t capacity = cache_.geometry()[PageSpace::kFull] * kPageTokens;
+  s->max_length =
+      std::min({config_.max_model_len, capacity, s->prompt_length + r->request.max_tokens});
+  s->sampling = MakeSamplingState(*s, config_.eos_token_ids);
+  return s;
+}
+
+void EngineCore::Add(std::shared_ptr<RequestState> request, double now) {
+  request->arrival_s = now;
+  request->open_choices = request->request.choices;
+  request->usage.prompt_tokens = static_cast<int64_t>(request->request.prompt.size());
+  deadlines_ = deadlines_ || request->deadline_s > 0;
+  SequencePtr s = MakeSequence(request, 0);
+  s->arrival = next_arrival_++;
+  waiting_.push_back(std::move(s));
+  UpdateGauges();
+}
+
+// Keeps the order of arrival.
+void EngineCore::PutWaiting(SequencePtr s) {
+  const auto place = std::upper_bound(
+      waiting_.begin(), waiting_.end(), s,
+      [](const SequencePtr& a, const SequencePtr& b) { return a->arrival < b->arrival; });
+  waiting_.insert(place, std::move(s));
+}
+
+bool EngineCore::IsStopToken(const Request& r, int32_t token) const {
+  const auto has = [token](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  return !r.ignore_eos && (has(config_.eos_token_ids) || has(r.stop_token_ids));
+}
+
+void EngineCore::Leave(Sequence& s) {
+  cache_.Close(s.pages);
+  ++s.epoch;
+  s.scheduled = s.computed = 0;
+  s.pending = s.forking = false;
+}
+
+void EngineCore::EndSequence(const SequencePtr& s, double now) {
+  Leave(*s);
+  std::erase(running_, s);
+  RequestState& r = *s->request;
+  if (--r.open_choices > 0) return;
+  ++stats_.finished_requests;
+  stats_.prompt_tokens += r.usage.prompt_tokens;
+  const double seconds = now - r.arrival_s;
+  spdlog::info(
+      "request {}: {} prompt tokens ({} cached), {} generated, first after {:.3f} s, {:.3f} s in "
+      "all, "
+      "{:.1f} tokens/s, finish {}, {} preemptions",
+      r.request.id, r.usage.prompt_tokens, r.usage.cached_tokens, r.usage.completion_tokens,
+      r.first_token_s - r.arrival_s, seconds,
+      static_cast<double>(r.usage.completion_tokens) / std::max(seconds, 1e-9), r.finish,
+      r.preemptions);
+  r.sink->OnEnd(r.usage, {});
+}
+
+void EngineCore::EndRequest(const std::shared_ptr<RequestState>& r, const Status& status) {
+  if (r->open_choices == 0) return;
+  for (const SequencePtr& s : running_) {
+    if (s->request == r) Leave(*s);
+  }
+  std::erase_if(running_, [&](const SequencePtr& s) { return s->request == r; });
+  std::erase_if(waiting_, [&](const SequencePtr& s) { return s->request == r; });
+  r->open_choices = 0;
+  switch (status.error().code) {
+    case ErrorCode::kCancelled:
+      ++stats_.aborted_requests;
+      break;
+    case ErrorCode::kDeadlineExceeded:
+      ++stats_.timed_out_requests;
+      break;
+    default:
+      ++stats_.failed_requests;
+  }
+  spdlog::info("request {}: {} prompt tokens, {} generated, ended: {}", r->request.id,
+               r->usage.prompt_tokens, r->usage.completion_tokens, status.error().message);
+  r->sink->OnEnd(r->usage, status);
+}
+
+void EngineCore::Cancel(uint64_t handle, const Error& why) {
+  for (const auto* list : {&running_, &waiting_}) {
+    const auto it = std::find_if(list->begin(), list->end(), [&](const SequencePtr& s) {
+      return s->request->handle == handle;
+    });
+    if (it == list->end()) continue;
+    EndRequest(std::shared_ptr<RequestState>((*it)->request), tl::unexpected<Error>(why));
+    break;
+  }
+  UpdateGauges();
+}
+
+void EngineCore::CancelAll(const Error& why) {
+  for (const auto* list : {&running_, &waiting_}) {
+    while (!list->empty()) {
+      EndRequest(std::shared_ptr<RequestState>(list->front()->request), tl::unexpected<Error>(why));
+    }
+  }
+  while (!launched_.empty()) Commit(0);  // stale parts only; their pages leave quarantine
+  UpdateGauges();
+}
+
+void EngineCore::EndOverdue(double now) {
+  if (!deadlines_) return;
+  std::set<std::shared_ptr<RequestState>> overdue;
+  deadlines_ = false;
+  for (const auto* list : {&running_, &waiting_}) {
+    for (const SequencePtr& s : *list) {
+      if (s->request->deadline_s <= 0) continue;
+      deadlines_ = true;
+      if (now >= s->request->deadline_s) overdue.insert(s->request);
+    }
+  }
+  for (const auto& r : overdue) {
+    EndRequest(r, ::fathom::Fail(
+                      ErrorCode::kDeadlineExceeded,
+                      "the request did not finish within its time limit (--request_timeout_s)"));
+  }
+}
+
+void EngineCore::UpdateGauges() {
+  std::set<const RequestState*> running;
+  for (const SequencePtr& s : running_) running.insert(s->request.get());
+  stats_.running_requests = static_cast<int64_t>(running.size());
+  stats_.running_sequences = static_cast<int64_t>(running_.size());
+  stats_.waiting_requests = 0;
+  for (const SequencePtr& s : waiting_) {
+    stats_.waiting_requests += running.contains(s->request.get()) ? 0 : 1;
+  }
+  for (size_t i = 0; i < stats_.spaces.size(); ++i) {
+    const PagePool& pool = cache_.pool(static_cast<PageSpace>(i));
+    PageSpaceStats& space = stats_.spaces[i];
+    space.capacity = pool.capacity();
+    space.used = pool.used_pages();
+    space.cached_only = pool.evictable_pages();
+    space.quarantined = pool.quarantined_pages();
+  }
+  const PageSpaceStats& full = stats_.spaces[static_cast<size_t>(PageSpace::kFull)];
+  stats_.cache_usage = full.capacity > 0 ? static_cast<double>(full.used - full.cached_only) /
+                                               static_cast<double>(full.capacity)
+                                         : 0.0;
+  if (const PrefixTree* tree = cache_.prefix_tree()) stats_.prefix = tree->stats();
+}
+
+Status EngineCore::CheckInvariants() const {
+  std::vector<const SequencePages*> open;
+  for (const SequencePtr& s : running_) {
+    open.push_back(&s->pages);
+    if (s->computed > s->scheduled || s->scheduled > s->known()) {
+      return Invalid("sequence of {}: {} computed, {} scheduled, {} known", s->request->request.id,
+                     s->computed, s->scheduled, s->known());
+    }
+    if (s->pages.tokens < s->scheduled || !s->running()) {
+      return Invalid("sequence of {}: pages for {} of {} positions", s->request->request.id,
+                     s->pages.tokens, s->scheduled);
+    }
+    if (s->request->open_choices == 0) return Invalid("a request that ended still runs");
+  }
+  for (const SequencePtr& s : waiting_) {
+    if (s->running() || s->scheduled != 0) return Invalid("a waiting sequence holds pages");
+  }
+  return cache_.CheckInvariants(open);
+}
+
+}  // namespace fathom

@@ -1,0 +1,113 @@
+#pragma once
+// EngineCore: the step driver, without threads, sockets or clocks of its own. The engine's thread
+// calls it; the tests call it with an executor that checks every cache row instead of computing.
+//
+//   Step:  plan (PlanStep) -> launch (Executor) -> [wait for the step before] -> commit -> emit
+//
+// With overlap the step that was just launched runs while the one before it is committed: tokens
+// that are not known yet are placeholders, results of sequences that ended meanwhile are dropped by
+// their epoch, and the pages they gave up stay in quarantine until the step that may touch them has
+// ended.
+//
+// Sinks are called from Step, Add and Cancel, and must not call back.
+
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine_config.h"
+#include "engine/engine_stats.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+
+namespace fathom {
+
+struct CoreConfig {
+  SchedulerLimits limits;
+  int64_t max_model_len = 0;
+  std::vector<int32_t> eos_token_ids;
+  std::string priority_strategy = "fcfs";
+  bool starve_prevent = true;
+  bool overlap = false;
+  int chunked_match_frequency = 2;  // chunks of a prompt between two looks into the prefix cache
+};
+
+class EngineCore {
+ public:
+  EngineCore(CoreConfig config, CacheManager& cache, Executor& executor,
+             const Tokenizer* tokenizer);
+  ~EngineCore();
+
+  void Add(std::shared_ptr<RequestState> request, double now);
+  void Cancel(uint64_t handle, const Error& why);
+  void CancelAll(const Error& why);
+  bool HasWork() const { return !waiting_.empty() || !running_.empty() || !launched_.empty(); }
+  void Step(double now);
+
+  const EngineStats& stats() const { return stats_; }
+  void set_observer(std::shared_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
+
+  // Of the caches and of the counters of every sequence; for tests and debug builds.
+  Status CheckInvariants() const;
+
+ private:
+  struct LaunchedPart {
+    SequencePtr sequence;
+    uint64_t epoch = 0;
+    int64_t count = 0;
+  };
+  struct LaunchedStep {
+    int64_t id = 0;
+    double planned_s = 0;  // time that planning took
+    bool prefill = false;
+    int64_t rows = 0;
+    std::vector<LaunchedPart> parts;
+  };
+
+  // Plan.
+  StepPlan Plan(double now);
+  void SortByImportance(double now);
+  double Importance(const Sequence& s, double now) const;
+  void MatchAgain();
+  Admission AdmissionOf(int64_t waiting);
+  void CarryOut(const StepPlan& plan);
+  void Preempt(const SequencePtr& s);
+
+  // Launch and commit.
+  void Launch(const StepPlan& plan, const std::vector<SequencePtr>& order, double planned);
+  StepJob::Part MakePart(const SequencePtr& s, int64_t count);
+  void Commit(double now);
+  void CommitPart(const LaunchedPart& part, const std::vector<Result<SampledToken>>& sampled,
+                  double now);
+  void Fork(const SequencePtr& parent, const std::vector<Result<SampledToken>>& sampled,
+            double now);
+  void Accept(const SequencePtr& s, const SampledToken& token, double now);
+
+  // Lives.
+  bool IsStopToken(const Request& request, int32_t token) const;
+  void EndOverdue(double now);
+  void EndSequence(const SequencePtr& s, double now);
+  void EndRequest(const std::shared_ptr<RequestState>& request, const Status& status);
+  void Leave(Sequence& s);  // gives back pages, makes results in flight stale
+  void PutWaiting(SequencePtr s);
+  void UpdateGauges();
+  SequencePtr MakeSequence(const std::shared_ptr<RequestState>& request, int choice);
+
+  const CoreConfig config_;
+  CacheManager& cache_;
+  Executor& executor_;
+  const Tokenizer* tokenizer_;
+  std::vector<SequencePtr> waiting_;  // by importance once sorted, by arrival before
+  std::vector<SequencePtr> running_;
+  std::list<LaunchedStep> launched_;        // oldest first; at most two
+  std::vector<PrefixTree::Match> matches_;  // of the waiting sequences that the plan asked about
+  uint64_t next_arrival_ = 0;
+  int64_t next_step_ = 1;
+  int prefill_steps_ = 0;
+  bool deadlines_ = false;
+  EngineStats stats_;
+  std::shared_ptr<EngineObserver> observer_;
+};
+
+}  // namespace fathom

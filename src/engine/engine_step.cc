@@ -1,0 +1,352 @@
+// EngineCore's step: plan, launch, commit.
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "engine/engine_core.h"
+
+namespace fathom {
+namespace {
+
+constexpr double kAgingSeconds = 10;  // of waiting raise a priority by one
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+PageTableSizes SizesOf(const SequencePages& p) {
+  return {static_cast<int64_t>(p.full.size()), static_cast<int64_t>(p.window.size()),
+          static_cast<int64_t>(p.c128.size())};
+}
+
+}  // namespace
+
+void EngineCore::Step(double now) {
+  const double start = Seconds();
+  EndOverdue(now);
+  const StepPlan plan = Plan(now);
+  std::vector<SequencePtr> order = running_;
+  order.insert(order.end(), waiting_.begin(), waiting_.begin() + plan.admit);
+  CarryOut(plan);
+  StepTiming timing;
+  timing.plan_seconds = Seconds() - start;
+  if (!plan.rows.empty()) Launch(plan, order, timing.plan_seconds);
+  const size_t depth = config_.overlap ? 1 : 0;
+  if (launched_.size() > depth || (plan.rows.empty() && !launched_.empty())) Commit(now);
+  UpdateGauges();
+}
+
+// ---- plan ----
+
+// Smaller is more important.
+double EngineCore::Importance(const Sequence& s, double now) const {
+  const RequestState& r = *s.request;
+  const double aged = config_.starve_prevent ? (now - r.arrival_s) / kAgingSeconds : 0.0;
+  if (config_.priority_strategy == "priority") return r.request.priority - aged;
+  if (config_.priority_strategy == "deadline") {
+    return r.deadline_s > 0 ? r.deadline_s : std::numeric_limits<double>::max();
+  }
+  if (config_.priority_strategy == "sjf") {
+    return static_cast<double>(s.known() - s.scheduled) - aged * 1000;
+  }
+  return 0;  // fcfs: by arrival alone
+}
+
+void EngineCore::SortByImportance(double now) {
+  const auto sort = [&](std::vector<SequencePtr>& list) {
+    const auto less = [&](const std::pair<double, SequencePtr>& a,
+                          const std::pair<double, SequencePtr>& b) {
+      if (a.first != b.first) return a.first < b.first;
+      if (a.second->arrival != b.second->arrival) return a.second->arrival < b.second->arrival;
+      return a.second->choice < b.second->choice;
+    };
+    std::vector<std::pair<double, SequencePtr>> keyed;
+    keyed.reserve(list.size());
+    for (SequencePtr& s : list) {
+      const double key = Importance(*s, now);
+      keyed.emplace_back(key, std::move(s));
+    }
+    if (!std::is_sorted(keyed.begin(), keyed.end(), less)) {
+      std::sort(keyed.begin(), keyed.end(), less);
+    }
+    for (size_t i = 0; i < list.size(); ++i) list[i] = std::move(keyed[i].second);
+  };
+  sort(running_);
+  sort(waiting_);
+}
+
+// A prompt that is under way may find that somebody else has computed more of it meanwhile.
+void EngineCore::MatchAgain() {
+  if (!cache_.prefix_tree() || config_.chunked_match_frequency <= 0) return;
+  for (const SequencePtr& s : running_) {
+    if (s->decoding() || s->chunks < config_.chunked_match_frequency) continue;
+    s->chunks = 0;
+    const PrefixTree::Match match = cache_.Match(s->tokens);
+    if (match.tokens <= s->scheduled) continue;
+    ++s->epoch;  // a chunk in flight is superseded
+    s->pending = s->forking = false;
+    s->sampling = MakeSamplingState(*s, config_.eos_token_ids);
+    cache_.Readopt(s->pages, match);
+    s->scheduled = s->computed = match.tokens;
+    s->request->usage.cached_tokens = std::min(match.tokens, s->prompt_length);
+  }
+}
+
+Admission EngineCore::AdmissionOf(int64_t waiting) {
+  const Sequence& s = *waiting_[static_cast<size_t>(waiting)];
+  Admission a;
+  a.known = s.known();
+  const int64_t pages = (a.known + 1 + kPageTokens - 1) / kPageTokens;
+  a.possible = pages <= cache_.geometry()[PageSpace::kFull];
+  const PrefixTree::Match match = cache_.Match(s.tokens);
+  a.hit = match.tokens;
+  a.pages = {match.tokens / kPageTokens, match.tokens / kPageTokens,
+             match.tokens / cache_.geometry().group_tokens()};
+  a.pinned = cache_.Pinned(match);
+  matches_.push_back(match);
+  return a;
+}
+
+StepPlan EngineCore::Plan(double now) {
+  MatchAgain();
+  SortByImportance(now);
+  matches_.clear();
+  SchedulerInput in;
+  in.limits = config_.limits;
+  for (const SequencePtr& s : running_) {
+    // With a sample in flight it may be certain to end, and then it gets no row that would be
+    // wasted.
+    const bool ready = !s->forking && !(s->pending && s->known() >= s->max_length);
+    in.running.push_back({s->scheduled, s->known(), s->decoding(), ready, SizesOf(s->pages)});
+  }
+  in.waiting = static_cast<int64_t>(waiting_.size());
+  in.available = cache_.available();
+  for (size_t i = 0; i < in.quarantined.size(); ++i) {
+    in.quarantined[i] = cache_.pool(static_cast<PageSpace>(i)).quarantined_pages();
+  }
+  in.limits.max_sequences =
+      std::min(in.limits.max_sequences,
+               static_cast<int64_t>(running_.size()) + cache_.pool(PageSpace::kSlot).free_pages());
+  in.full_capacity = cache_.geometry()[PageSpace::kFull];
+  in.prefill_steps = prefill_steps_;
+  in.step_in_flight = !launched_.empty();
+  in.admission = [this](int64_t i) { return AdmissionOf(i); };
+  in.reclaimable = [this](size_t i) { return cache_.Reclaimable(running_[i]->pages); };
+  return PlanStep(in);
+}
+
+void EngineCore::Preempt(const SequencePtr& s) {
+  ++stats_.preemptions;
+  ++s->request->preemptions;
+  cache_.Publish(s->pages, s->tokens, s->computed);
+  Leave(*s);
+  s->sampling = MakeSamplingState(*s, config_.eos_token_ids);
+  PutWaiting(s);
+}
+
+void EngineCore::CarryOut(const StepPlan& plan) {
+  std::vector<SequencePtr> victims;
+  for (size_t i : plan.preempt) victims.push_back(running_[i]);
+  const auto admitted = waiting_.begin() + plan.admit;
+  for (int64_t i = 0; i < plan.admit; ++i) {
+    const SequencePtr& s = waiting_[static_cast<size_t>(i)];
+    const PrefixTree::Match& match = matches_[static_cast<size_t>(i)];
+    CHECK(cache_.Open(s->pages), "the plan counted the slots");
+    cache_.Adopt(s->pages, match, s->known());
+    s->scheduled = s->computed = match.tokens;
+    s->chunks = 0;
+    if (s->tokens.size() == static_cast<size_t>(s->prompt_length)) {
+      s->request->usage.cached_tokens = match.tokens;
+    }
+    running_.push_back(s);
+  }
+  SequencePtr refused;
+  if (plan.refuse_head) refused = *admitted;
+  waiting_.erase(waiting_.begin(), admitted);
+  for (const SequencePtr& v : victims) {
+    std::erase(running_, v);
+    Preempt(v);
+  }
+  if (plan.stalled) {
+    ++stats_.scheduler_stalls;
+    spdlog::error("scheduler stall: {} running, {} waiting, nothing could be planned",
+                  running_.size(), waiting_.size());
+    if (!running_.empty()) {
+      const SequencePtr last = running_.back();
+      running_.pop_back();
+      Preempt(last);
+    } else {
+      refused = waiting_.front();
+    }
+  }
+  if (refused) {
+    EndRequest(
+        std::shared_ptr<RequestState>(refused->request),
+        ::fathom::Fail(ErrorCode::kResourceExhausted,
+                       "the request needs {} tokens of cache, all caches hold {}; shorten it or "
+                       "raise --max_cache_size",
+                       refused->known() + 1, cache_.geometry()[PageSpace::kFull] * kPageTokens));
+  }
+}
+
+// ---- launch ----
+
+StepJob::Part EngineCore::MakePart(const SequencePtr& s, int64_t count) {
+  CHECK(cache_.Extend(s->pages, s->scheduled + count), "the plan counted the pages");
+  StepJob::Part part;
+  part.position = s->scheduled;
+  const auto have = static_cast<int64_t>(s->tokens.size());
+  const int64_t end = s->scheduled + count;
+  part.tokens.assign(s->tokens.begin() + s->scheduled, s->tokens.begin() + std::min(end, have));
+  if (end > have) {
+    part.tokens.push_back(kPlaceholder);
+    part.source = s->sampling;
+  }
+  if (!s->decoding()) ++s->chunks;
+  stats_.computed_prompt_tokens +=
+      std::max<int64_t>(0, std::min(end, s->prompt_length) - s->scheduled);
+  if (end == s->known()) {
+    part.samplers.push_back(s->sampling);
+    RequestState& r = *s->request;
+    if (s->choice == 0 && !r.forked && r.request.choices > 1) {
+      // The siblings draw from the same row, and are made from this sequence when it has been
+      // computed.
+      for (int c = 1; c < r.request.choices; ++c) {
+        part.samplers.push_back(MakeSequence(s->request, c)->sampling);
+      }
+      s->forking = true;
+    }
+    s->pending = true;
+  }
+  s->scheduled = end;
+  part.pages = s->pages;
+  return part;
+}
+
+void EngineCore::Launch(const StepPlan& plan, const std::vector<SequencePtr>& order,
+                        double planned) {
+  LaunchedStep step;
+  StepJob job;
+  step.id = job.id = next_step_++;
+  step.prefill = plan.prefill;
+  step.planned_s = planned;
+  for (const StepPlan::Rows& rows : plan.rows) {
+    const SequencePtr& s = order[rows.sequence];
+    job.parts.push_back(MakePart(s, rows.count));
+    step.parts.push_back({s, s->epoch, rows.count});
+  }
+  const bool decodes_wait = std::any_of(running_.begin(), running_.end(), [](const SequencePtr& s) {
+    return s->decoding() && !s->pending;
+  });
+  prefill_steps_ = plan.prefill && decodes_wait ? prefill_steps_ + 1 : 0;
+  step.rows = job.rows();
+  cache_.BeginStep(step.id);
+  launched_.push_back(std::move(step));
+  executor_.Launch(std::move(job));
+}
+
+// ---- commit ----
+
+void EngineCore::Commit(double now) {
+  const LaunchedStep step = std::move(launched_.front());
+  launched_.pop_front();
+  const StepResult result = executor_.Wait();
+  const double start = Seconds();
+  CHECK(result.id == step.id && result.sampled.size() == step.parts.size());
+  cache_.EndStep(step.id);
+  for (size_t i = 0; i < step.parts.size(); ++i) CommitPart(step.parts[i], result.sampled[i], now);
+  ++stats_.steps;
+  if (observer_) {
+    observer_->OnStep({step.prefill, step.rows, step.planned_s, result.model_seconds,
+                       result.sampling_seconds, Seconds() - start});
+  }
+}
+
+void EngineCore::CommitPart(const LaunchedPart& part,
+                            const std::vector<Result<SampledToken>>& sampled, double now) {
+  const SequencePtr& s = part.sequence;
+  if (s->epoch != part.epoch) return;  // it ended, was preempted or moved meanwhile
+  s->computed += part.count;
+  cache_.Publish(s->pages, s->tokens, s->computed);
+  cache_.ReleaseWindow(s->pages, s->computed);
+  if (sampled.empty()) return;
+  s->pending = false;
+  for (const Result<SampledToken>& token : sampled) {
+    if (token) continue;
+    EndRequest(std::shared_ptr<RequestState>(s->request), tl::unexpected<Error>(token.error()));
+    return;
+  }
+  if (s->forking) {
+    Fork(s, sampled, now);
+  } else {
+    Accept(s, *sampled.front(), now);
+  }
+}
+
+// Choices 1 .. n-1 start where choice 0 stands; one for which there is no room waits, and computes
+// the prompt (or takes it from the prefix cache) itself.
+void EngineCore::Fork(const SequencePtr& parent, const std::vector<Result<SampledToken>>& sampled,
+                      double now) {
+  const std::shared_ptr<RequestState> r = parent->request;
+  parent->forking = false;
+  r->forked = true;
+  std::vector<SequencePtr> siblings = {parent};
+  for (size_t c = 1; c < sampled.size(); ++c) {
+    SequencePtr s = MakeSequence(r, static_cast<int>(c));
+    s->arrival = parent->arrival;
+    if (cache_.Fork(parent->pages, parent->computed, s->pages)) {
+      s->scheduled = s->computed = parent->computed;
+      running_.push_back(s);
+    }
+    siblings.push_back(std::move(s));
+  }
+  for (size_t c = 0; c < siblings.size() && r->open_choices > 0; ++c) {
+    const SequencePtr& s = siblings[c];
+    s->sampling->last_token = sampled[c]->id;
+    if (c > 0 && NeedsHistory(s->sampling->params)) s->sampling->counts.Add(sampled[c]->id);
+    const int open = r->open_choices;
+    Accept(s, *sampled[c], now);
+    if (!s->running() && r->open_choices == open) PutWaiting(s);
+  }
+}
+
+void EngineCore::Accept(const SequencePtr& sequence, const SampledToken& token, double now) {
+  Sequence& s = *sequence;
+  RequestState& r = *s.request;
+  s.tokens.push_back(token.id);
+  ++r.usage.completion_tokens;
+  ++stats_.generated_tokens;
+  if (r.first_token_s == 0) r.first_token_s = now;
+  if (s.text.in_reasoning()) ++r.usage.reasoning_tokens;
+
+  Output output;
+  output.choice = s.choice;
+  const bool stop_token = IsStopToken(r.request, token.id);
+  if (!stop_token) {
+    TextPipe::Delta delta = s.text.Push(token.id);
+    output.reasoning = std::move(delta.reasoning);
+    output.text = std::move(delta.text);
+  }
+  OutputToken out{token.id, token.logprob, {}};
+  for (const RankedLogprob& t : token.top) out.top.push_back({t.id, t.logprob});
+  output.tokens.push_back(std::move(out));
+  // An explicit stop wins over the length at the same token (runtime 3.1).
+  if (stop_token || s.text.stopped()) {
+    output.finish = FinishReason::kStop;
+  } else if (static_cast<int64_t>(s.tokens.size()) >= s.max_length) {
+    output.finish = FinishReason::kLength;
+  }
+  if (output.finish) {
+    const TextPipe::Delta rest = s.text.Flush();
+    output.reasoning += rest.reasoning;
+    output.text += rest.text;
+    r.finish = *output.finish == FinishReason::kStop ? "stop" : "length";
+  }
+  r.sink->OnOutput(output);
+  if (output.finish) EndSequence(sequence, now);
+}
+
+}  // namespace fathom

@@ -1,0 +1,146 @@
+#include "engine/executor.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "base/check.h"
+#include "engine/runner.h"
+
+namespace fathom {
+namespace {
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// One step: rows to batch, model, sampling.
+class StepRunner {
+ public:
+  explicit StepRunner(Runner& runner) : runner_(runner) {}
+
+  StepResult Run(StepJob& job) {
+    const double start = Seconds();
+    std::vector<int32_t> ids;
+    std::vector<SequenceSlice> slices;
+    std::vector<int32_t> logit_rows;
+    for (StepJob::Part& part : job.parts) {
+      if (part.tokens.back() == kPlaceholder) part.tokens.back() = part.source->last_token;
+      slices.push_back({static_cast<int64_t>(ids.size()), static_cast<int64_t>(part.tokens.size()),
+                        part.position, &part.pages});
+      ids.insert(ids.end(), part.tokens.begin(), part.tokens.end());
+      if (!part.samplers.empty()) logit_rows.push_back(static_cast<int32_t>(ids.size()) - 1);
+    }
+    const View logits = runner_.Run(Batch{ids, slices, logit_rows});
+    const double modelled = Seconds();
+
+    StepResult result;
+    result.id = job.id;
+    result.sampled.resize(job.parts.size());
+    int64_t row = 0;
+    for (size_t p = 0; p < job.parts.size(); ++p) {
+      const StepJob::Part& part = job.parts[p];
+      if (part.samplers.empty()) continue;
+      const std::span<const float> of_row(logits.f32(row++), static_cast<size_t>(logits.dim(1)));
+      const int64_t position = part.position + static_cast<int64_t>(part.tokens.size());
+      for (const auto& s : part.samplers) result.sampled[p].push_back(Draw(*s, of_row, position));
+    }
+    const double end = Seconds();
+    result.model_seconds = modelled - start;
+    result.sampling_seconds = end - modelled;
+    result.seconds = end - start;
+    return result;
+  }
+
+ private:
+  Result<SampledToken> Draw(SamplingState& s, std::span<const float> logits, int64_t position) {
+    const SamplingParams& params = position < s.min_length ? s.before_min_tokens : s.params;
+    Result<SampledToken> token = sampler_.Sample({logits, params, s.choice, position, &s.counts});
+    if (token) {
+      s.last_token = token->id;
+      if (NeedsHistory(s.params)) s.counts.Add(token->id);
+    }
+    return token;
+  }
+
+  Runner& runner_;
+  Sampler sampler_;
+};
+
+class InlineExecutor final : public Executor {
+ public:
+  explicit InlineExecutor(Runner& runner) : steps_(runner) {}
+  void Launch(StepJob job) override { results_.push_back(steps_.Run(job)); }
+  StepResult Wait() override {
+    CHECK(!results_.empty());
+    StepResult result = std::move(results_.front());
+    results_.pop_front();
+    return result;
+  }
+
+ private:
+  StepRunner steps_;
+  std::deque<StepResult> results_;
+};
+
+class ThreadExecutor final : public Executor {
+ public:
+  explicit ThreadExecutor(Runner& runner) : steps_(runner) {
+    thread_ = std::jthread([this](std::stop_token stop) { Loop(stop); });
+  }
+  ~ThreadExecutor() override {
+    thread_.request_stop();
+    wake_.notify_all();
+  }
+  void Launch(StepJob job) override {
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    wake_.notify_all();
+  }
+  StepResult Wait() override {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return !results_.empty(); });
+    StepResult result = std::move(results_.front());
+    results_.pop_front();
+    return result;
+  }
+
+ private:
+  void Loop(const std::stop_token& stop) {
+    for (;;) {
+      StepJob job;
+      {
+        std::unique_lock lock(mutex_);
+        if (!wake_.wait(lock, stop, [this] { return !jobs_.empty(); })) return;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      StepResult result = steps_.Run(job);
+      {
+        const std::lock_guard lock(mutex_);
+        results_.push_back(std::move(result));
+      }
+      wake_.notify_all();
+    }
+  }
+
+  StepRunner steps_;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::deque<StepJob> jobs_;
+  std::deque<StepResult> results_;
+  std::jthread thread_;  // last: it must end before what it uses
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> MakeModelExecutor(Runner& runner, bool overlap) {
+  if (overlap) return std::make_unique<ThreadExecutor>(runner);
+  return std::make_unique<InlineExecutor>(runner);
+}
+
+}  // namespace fathom
