@@ -1,0 +1,127 @@
+// fathom chat: a conversation in the terminal, with line editing and history. Ctrl-C stops an
+// answer, Ctrl-D or /quit ends the program.
+
+#include <editline/readline.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <clocale>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "answer_stream.h"
+#include "base/json.h"
+#include "commands.h"
+#include "flags.h"
+#include "model_files.h"
+#include "request_flags.h"
+#include "signals.h"
+
+namespace fathom {
+namespace {
+
+constexpr const char* kChatHelp =
+    "/clear forgets the conversation, /think on|off switches reasoning, /quit or Ctrl-D ends; "
+    "Ctrl-C stops "
+    "an answer.\n";
+
+// Nothing at the end of the input.
+std::optional<std::string> ReadPrompt() {
+  if (::isatty(STDIN_FILENO) == 0) {
+    std::string line;
+    if (!std::getline(std::cin, line)) return std::nullopt;
+    return line;
+  }
+  const int signals = SignalCount();
+  const std::unique_ptr<char, decltype(&std::free)> line(::readline("> "), &std::free);
+  if (line == nullptr) {
+    if (SignalCount() == signals) return std::nullopt;
+    fmt::print("\n");
+    return "";
+  }
+  if (*line != '\0') ::add_history(line.get());
+  return line.get();
+}
+
+class Chat {
+ public:
+  Chat(const Settings& settings, const LoadedModel& model) : settings_(settings), model_(model) {}
+
+  Status Ask(const std::string& text) {
+    messages_.push_back({{"role", "user"}, {"content", text}});
+    OrderedJson body;
+    body["messages"] = messages_;
+    if (thinking_) body["chat_template_kwargs"]["thinking"] = *thinking_;
+    TRY(const ChatRequest chat, ParseChatRequest(DumpJson(body), settings_.server.chat_defaults));
+    TRY(const RenderedPrompt prompt, model_.encoder->Render(chat));
+    TRY(Request request, RequestFromFlags(settings_.server.sampling_defaults));
+    TRY(request.prompt, model_.tokenizer->Encode(prompt.text));
+    TRY(request.max_tokens, MaxTokensFromFlags(static_cast<int64_t>(request.prompt.size()),
+                                               model_.engine->max_model_len()));
+    request.text.visibility = TokenVisibility::kForParser;
+    request.text.parse_reasoning = true;
+    request.text.starts_in_reasoning = prompt.starts_in_thinking;
+
+    std::string reasoning;
+    std::string content;
+    const auto print = [&](const Output& output) {
+      if (!output.reasoning.empty()) fmt::print("\033[2m{}\033[0m", output.reasoning);
+      if (content.empty() && !output.text.empty() && !reasoning.empty()) fmt::print("\n\n");
+      reasoning += output.reasoning;
+      content += output.text;
+      fmt::print("{}", output.text);
+      std::fflush(stdout);
+    };
+    const int signals = SignalCount();
+    TRY(const Usage usage, RunRequest(*model_.engine, std::move(request), print,
+                                      [signals] { return SignalCount() > signals; }));
+    fmt::print("\n\033[2m[{} + {} tokens]\033[0m\n", usage.prompt_tokens, usage.completion_tokens);
+    OrderedJson answer{{"role", "assistant"}, {"content", content}};
+    if (!reasoning.empty()) answer["reasoning_content"] = reasoning;
+    messages_.push_back(std::move(answer));
+    return {};
+  }
+
+  // The last question, when it could not be answered.
+  void Forget() {
+    if (!messages_.empty()) messages_.erase(messages_.size() - 1);
+  }
+  void Clear() { messages_ = OrderedJson::array(); }
+  void set_thinking(bool on) { thinking_ = on; }
+
+ private:
+  const Settings& settings_;
+  const LoadedModel& model_;
+  OrderedJson messages_ = OrderedJson::array();
+  std::optional<bool> thinking_;
+};
+
+}  // namespace
+
+Status RunChat() {
+  std::setlocale(LC_CTYPE, "");
+  TRY(const Settings settings, ResolveSettings());
+  TRY(const LoadedModel model, LoadModel(settings));
+  CatchSignals();
+  Chat chat(settings, model);
+  if (::isatty(STDIN_FILENO) != 0) fmt::print("{}", kChatHelp);
+  for (;;) {
+    const std::optional<std::string> line = ReadPrompt();
+    if (!line || *line == "/quit" || *line == "/exit") return {};
+    if (line->empty()) continue;
+    if (*line == "/clear") {
+      chat.Clear();
+    } else if (*line == "/think on" || *line == "/think off") {
+      chat.set_thinking(*line == "/think on");
+    } else if (line->starts_with("/")) {
+      fmt::print("{}", kChatHelp);
+    } else if (const Status status = chat.Ask(*line); !status) {
+      fmt::print(stderr, "{}\n", status.error().message);
+      chat.Forget();
+    }
+  }
+}
+
+}  // namespace fathom

@@ -1,0 +1,54 @@
+#include "signals.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+
+namespace fathom {
+namespace {
+
+// A signal handler can reach nothing but statics.
+std::atomic<int> count{0};
+int event = -1;
+
+void OnSignal(int) {
+  ++count;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
+}
+
+}  // namespace
+
+void CatchSignals() {
+  event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  struct sigaction action{};
+  action.sa_handler = OnSignal;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+int SignalCount() { return count; }
+
+bool WaitForSignal(int seen, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(seconds));
+  while (count <= seen) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+    if (left <= 0) return false;
+    pollfd descriptor{event, POLLIN, 0};
+    ::poll(&descriptor, 1, static_cast<int>(left < 1000 ? left : 1000));
+    uint64_t value = 0;
+    [[maybe_unused]] const ssize_t read = ::read(event, &value, sizeof value);
+  }
+  return true;
+}
+
+}  // namespace fathom

@@ -1,0 +1,60 @@
+#include "server/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+
+namespace fathom {
+namespace {
+
+bool Has(const std::string& text, const std::string& line) {
+  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
+
+TEST(MetricsTest, CountersFollowTheEngine) {
+  Metrics metrics;
+  EngineStats stats{
+      .running_requests = 2, .waiting_requests = 3, .prompt_tokens = 100, .generated_tokens = 40};
+  stats.cache_usage = 0.25;
+  std::string text = metrics.Text(stats, 5);
+  EXPECT_TRUE(Has(text, "num_running_requests 2")) << text;
+  EXPECT_TRUE(Has(text, "num_pending_requests 5"));
+  EXPECT_TRUE(Has(text, "num_concurrent_requests 5"));
+  EXPECT_TRUE(Has(text, "kv_cache_utilization_perc 0.25"));
+  EXPECT_TRUE(Has(text, "num_processing_tokens_total_prompt 100"));
+  EXPECT_TRUE(Has(text, "# TYPE num_processing_tokens_total_prompt counter"));
+  stats.prompt_tokens = 150;
+  metrics.Text(stats, 0);
+  text = metrics.Text(stats, 0);
+  EXPECT_TRUE(Has(text, "num_processing_tokens_total_prompt 150"));
+}
+
+TEST(MetricsTest, RequestsAreCountedByStatus) {
+  Metrics metrics;
+  metrics.RequestReceived();
+  metrics.RequestEnded(RequestKind::kChat, std::nullopt, 0.02);
+  metrics.RequestEnded(RequestKind::kCompletion, ErrorCode::kCancelled, 0.5);
+  metrics.RequestEnded(RequestKind::kCompletion, ErrorCode::kNotFound, 0.5);
+  metrics.ObserveFirstToken(0.003);
+  metrics.ObserveTokens(512, 3);
+  const std::string text = metrics.Text({}, 0);
+  EXPECT_TRUE(Has(text, "server_request_in_total 1"));
+  EXPECT_TRUE(Has(text, "request_status_total_ok 1"));
+  EXPECT_TRUE(Has(text, "request_status_total_cancelled 1"));
+  EXPECT_TRUE(Has(text, "request_status_total_invalid_argument 1"));
+  EXPECT_TRUE(Has(text, "server_request_total_fail 2"));
+  EXPECT_TRUE(Has(text, "request_handling_latency_seconds_chat_bucket{le=\"0.025\"} 1"));
+  EXPECT_TRUE(Has(text, "request_handling_latency_seconds_chat_bucket{le=\"0.01\"} 0"));
+  EXPECT_TRUE(Has(text, "time_to_first_token_latency_milliseconds_bucket{le=\"5\"} 1"));
+  EXPECT_TRUE(Has(text, "num_prompt_tokens_per_request_bucket{le=\"512\"} 1"));
+  EXPECT_TRUE(Has(text, "num_prompt_tokens_per_request_bucket{le=\"256\"} 0"));
+}
+
+TEST(MetricsTest, TheDocumentIsUpToDate) {
+  const auto text = ReadFile(std::string(FATHOM_SOURCE_DIR) + "/docs/metrics.md");
+  ASSERT_TRUE(text) << text.error().message;
+  EXPECT_EQ(*text, MetricsMarkdown()) << "run: build/fathom docs metrics > docs/metrics.md";
+}
+
+}  // namespace
+}  // namespace fathom
