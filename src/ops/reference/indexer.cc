@@ -32,8 +32,10 @@ void ReferenceOps::IndexSelect(std::span<int32_t> selected, std::span<const int3
             score[static_cast<size_t>(s)] += std::max(dot, 0.0F) * RowOf(weight, t)[h];
           }
         }
-        std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-          return OrderKey(score[static_cast<size_t>(a)]) > OrderKey(score[static_cast<size_t>(b)]);
+        std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+          const uint32_t x = OrderKey(score[static_cast<size_t>(a)]);
+          const uint32_t y = OrderKey(score[static_cast<size_t>(b)]);
+          return x != y ? x > y : a < b;
         });
         std::sort(order.begin(), order.begin() + topk);
       }

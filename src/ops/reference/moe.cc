@@ -38,8 +38,8 @@ void ReferenceOps::SelectExperts(std::span<int32_t> experts, View weight, View s
       return OrderKey(score.f32(t)[e] + shift[static_cast<size_t>(e)]);
     };
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int32_t i, int32_t j) { return key(i) > key(j); });
+    std::sort(order.begin(), order.end(),
+              [&](int32_t i, int32_t j) { return key(i) != key(j) ? key(i) > key(j) : i < j; });
     const auto out = experts.subspan(static_cast<size_t>(t) * a, a);
     std::copy_n(order.begin(), a, out.begin());
     std::sort(out.begin(), out.end());
