@@ -1,0 +1,129 @@
+#pragma once
+// Runs requests through an Engine and collects what comes back: for tests that compare whole runs.
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "model_files.h"
+
+namespace fathom {
+
+struct ChoiceOutput {
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;  // of the chosen tokens, where asked
+  std::string text;
+  std::string reasoning;
+  std::optional<FinishReason> finish;
+};
+
+class CollectingSink final : public OutputSink {
+ public:
+  explicit CollectingSink(int choices) : choices_(static_cast<size_t>(choices)) {}
+  void OnOutput(const Output& o) override {
+    const std::lock_guard lock(mutex_);
+    ChoiceOutput& c = choices_[static_cast<size_t>(o.choice)];
+    for (const OutputToken& t : o.tokens) {
+      c.ids.push_back(t.id);
+      if (t.logprob) c.logprobs.push_back(*t.logprob);
+    }
+    c.text += o.text;
+    c.reasoning += o.reasoning;
+    EXPECT_FALSE(c.finish) << "output after the end";
+    c.finish = o.finish;
+    changed_.notify_all();
+  }
+  void OnEnd(const Usage& usage, const Status& status) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_FALSE(ended_) << "two ends";
+    usage_ = usage;
+    status_ = status;
+    ended_ = true;
+    changed_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [this] { return ended_; }));
+  }
+  void WaitForTokens(size_t count) {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60),
+                                  [&] { return ended_ || choices_[0].ids.size() >= count; }));
+  }
+  // After Wait.
+  const std::vector<ChoiceOutput>& choices() const { return choices_; }
+  const Usage& usage() const { return usage_; }
+  const Status& status() const { return status_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<ChoiceOutput> choices_;
+  Usage usage_;
+  Status status_;
+  bool ended_ = false;
+};
+
+inline std::unique_ptr<Engine> MustCreateEngine(
+    const EngineConfig& config, std::shared_ptr<const Tokenizer> tokenizer = nullptr) {
+  auto engine = Engine::Create(config, std::move(tokenizer));
+  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().message);
+  return engine ? std::move(*engine) : nullptr;
+}
+
+inline EngineConfig BundledConfig() {
+  EngineConfig c;
+  c.model_dir = BundledModel();
+  c.max_seqs_per_batch = 16;
+  c.max_cache_size = int64_t{256} << 20;
+  return c;
+}
+
+inline Request GreedyRequest(std::vector<int32_t> prompt, int64_t max_tokens) {
+  Request r;
+  r.id = "test";
+  r.prompt = std::move(prompt);
+  r.max_tokens = max_tokens;
+  r.sampling.temperature = 0;
+  r.sampling.logprobs = true;  // compared bitwise: tokens alone would hide small differences
+  r.ignore_eos = true;
+  return r;
+}
+
+inline std::shared_ptr<CollectingSink> Start(Engine& engine, Request request) {
+  auto sink = std::make_shared<CollectingSink>(request.choices);
+  auto handle = engine.Submit(std::move(request), sink);
+  EXPECT_TRUE(handle) << handle.error().message;
+  return sink;
+}
+
+inline std::shared_ptr<CollectingSink> RunToEnd(Engine& engine, Request request) {
+  auto sink = Start(engine, std::move(request));
+  sink->Wait();
+  return sink;
+}
+
+// Ids without structure, the same in every run.
+inline std::vector<int32_t> TestIds(int64_t count, uint32_t seed, int64_t vocab = 4000) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  uint32_t x = seed * 2654435761U + 1;
+  for (int32_t& id : ids) {
+    x = x * 1664525U + 1013904223U;
+    id = static_cast<int32_t>((x >> 8) % static_cast<uint32_t>(vocab));
+  }
+  return ids;
+}
+
+inline void ExpectSame(const ChoiceOutput& a, const ChoiceOutput& b, const std::string& what) {
+  EXPECT_EQ(a.ids, b.ids) << what;
+  EXPECT_EQ(a.logprobs, b.logprobs) << what;  // bitwise: the same float
+  EXPECT_EQ(a.finish, b.finish) << what;
+}
+
+}  // namespace fathom

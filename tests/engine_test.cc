@@ -1,0 +1,213 @@
+// What a request gets does not depend on what happens around it: prefix hits, batches, preemption,
+// overlap, aborts, slot reuse. Compared by tokens and by the bits of their log-probabilities, on
+// the bundled model.
+
+#include <gtest/gtest.h>
+
+#include "engine_run.h"
+
+namespace fathom {
+namespace {
+
+// Every way of running that must not change a bit.
+struct Mode {
+  std::string name;
+  bool overlap = false;
+  bool prefix = true;
+  bool mix = true;
+};
+
+class EngineModes : public testing::TestWithParam<Mode> {
+ protected:
+  EngineConfig Config() const {
+    EngineConfig c = BundledConfig();
+    c.enable_schedule_overlap = GetParam().overlap;
+    c.enable_prefix_cache = GetParam().prefix;
+    c.enable_mix_batch = GetParam().mix;
+    c.max_model_len = 40000;
+    return c;
+  }
+};
+
+// The answers of a plain engine: no overlap, no prefix cache, one request at a time.
+std::vector<ChoiceOutput> Plain(const std::vector<Request>& requests) {
+  EngineConfig c = BundledConfig();
+  c.enable_prefix_cache = false;
+  c.max_model_len = 40000;
+  auto engine = MustCreateEngine(c);
+  std::vector<ChoiceOutput> out;
+  for (const Request& r : requests) {
+    auto sink = RunToEnd(*engine, r);
+    EXPECT_TRUE(sink->status()) << sink->status().error().message;
+    out.insert(out.end(), sink->choices().begin(), sink->choices().end());
+  }
+  return out;
+}
+
+TEST_P(EngineModes, ConcurrentRequestsAreAsAlone) {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 12; ++i) {
+    requests.push_back(GreedyRequest(TestIds(1 + 97 * i % 700, i), 20 + 3 * i));
+    if (i % 3 == 0) {
+      requests.back().sampling.temperature = 0.9F;
+      requests.back().sampling.seed = i;
+      requests.back().sampling.frequency_penalty = 0.4F;
+      requests.back().sampling.top_p = 0.9F;
+    }
+  }
+  const auto expected = Plain(requests);
+  EngineConfig c = Config();
+  c.max_tokens_per_batch = 256;
+  auto engine = MustCreateEngine(c);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& r : requests) sinks.push_back(Start(*engine, r));
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    sinks[i]->Wait();
+    ExpectSame(expected[i], sinks[i]->choices()[0], fmt::format("request {}", i));
+  }
+}
+
+TEST_P(EngineModes, ChoicesOfOneRequest) {
+  Request r = GreedyRequest(TestIds(333, 5), 24);
+  r.sampling.temperature = 1.1F;
+  r.sampling.seed = 77;
+  r.sampling.presence_penalty = 0.5F;
+  const auto alone = Plain({r});
+  r.choices = 4;
+  auto engine = MustCreateEngine(Config());
+  auto sink = RunToEnd(*engine, r);
+  ASSERT_TRUE(sink->status());
+  ExpectSame(alone[0], sink->choices()[0], "choice 0 of 4 is choice 0 of 1");
+  EXPECT_NE(sink->choices()[1].ids, sink->choices()[0].ids);
+  auto again = RunToEnd(*engine, r);  // now over the prefix cache, if it is on
+  for (size_t i = 0; i < 4; ++i) {
+    ExpectSame(sink->choices()[i], again->choices()[i], fmt::format("choice {}", i));
+  }
+  EXPECT_EQ(sink->usage().prompt_tokens, 333);
+  EXPECT_EQ(sink->usage().completion_tokens, 4 * 24);
+}
+
+// The smallest cache that the engine starts with.
+EngineConfig Smallest(EngineConfig c) {
+  for (c.max_cache_size = int64_t{1} << 20;; c.max_cache_size += int64_t{128} << 10) {
+    auto engine = Engine::Create(c, nullptr);
+    if (engine) return c;
+    if (engine.error().message.find("not enough memory for KV cache") == std::string::npos) {
+      ADD_FAILURE() << engine.error().message;
+      return c;
+    }
+  }
+}
+
+// Requests preempt each other, and nothing is lost or changed.
+TEST_P(EngineModes, PreemptedIsAsNeverPreempted) {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 5; ++i) {
+    requests.push_back(GreedyRequest(TestIds(120 + 30 * i, 40 + i), 150));
+    requests.back().sampling.temperature = 0.8F;
+    requests.back().sampling.seed = i;
+    requests.back().sampling.repetition_penalty = 1.1F;
+  }
+  const auto expected = Plain(requests);
+  EngineConfig c = Config();
+  c.max_model_len = 512;
+  c.max_tokens_per_batch = 128;
+  c.max_seqs_per_batch = 5;
+  c.prefix_group_tokens = 128;
+  auto engine = MustCreateEngine(Smallest(c));
+  ASSERT_TRUE(engine);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& r : requests) sinks.push_back(Start(*engine, r));
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    sinks[i]->Wait();
+    ASSERT_TRUE(sinks[i]->status()) << sinks[i]->status().error().message;
+    ExpectSame(expected[i], sinks[i]->choices()[0], fmt::format("request {}", i));
+  }
+  engine->Drain(10);
+  const EngineStats s = engine->stats();
+  EXPECT_GT(s.preemptions, 0) << "the cache was not small enough to test anything";
+  EXPECT_EQ(s.spaces[static_cast<size_t>(PageSpace::kFull)].used,
+            s.spaces[static_cast<size_t>(PageSpace::kFull)].cached_only);
+}
+
+TEST_P(EngineModes, AbortsLeaveOthersAlone) {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 8; ++i) requests.push_back(GreedyRequest(TestIds(200, 60 + i), 60));
+  const auto expected = Plain(requests);
+  auto engine = MustCreateEngine(Config());
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  std::vector<RequestHandle> handles;
+  for (const Request& r : requests) {
+    sinks.push_back(std::make_shared<CollectingSink>(1));
+    handles.push_back(*engine->Submit(r, sinks.back()));
+  }
+  sinks[1]->WaitForTokens(5);
+  for (size_t i = 1; i < handles.size(); i += 2) {
+    engine->Abort(handles[i]);
+    engine->Abort(handles[i]);  // idempotent
+  }
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    sinks[i]->Wait();
+    if (i % 2 == 0) {
+      ExpectSame(expected[i], sinks[i]->choices()[0], fmt::format("request {}", i));
+    }
+  }
+  // The slots of the aborted are used again.
+  for (size_t i = 1; i < requests.size(); i += 2) {
+    auto sink = RunToEnd(*engine, requests[i]);
+    ExpectSame(expected[i], sink->choices()[0], fmt::format("request {} again", i));
+  }
+  engine->Drain(10);
+  const EngineStats s = engine->stats();
+  EXPECT_EQ(s.spaces[static_cast<size_t>(PageSpace::kSlot)].used, 0);
+  EXPECT_EQ(s.running_requests + s.waiting_requests, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineModes,
+                         testing::Values(Mode{"plain", false, false}, Mode{"prefix"},
+                                         Mode{"overlap", true}, Mode{"overlap_alone", true, false},
+                                         Mode{"exclusive", false, true, false},
+                                         Mode{"exclusive_overlap", true, true, false}),
+                         [](const auto& param) { return param.param.name; });
+
+// A hit is bit-identical to a miss, wherever the prompt ends and the hit begins.
+TEST(PrefixCache, HitIsMissAtEveryResidue) {
+  EngineConfig c = BundledConfig();
+  c.prefix_group_tokens = 128;
+  auto engine = MustCreateEngine(c);
+  const auto text = TestIds(640, 3);
+  std::vector<Request> requests;
+  for (int64_t length = 257; length < 257 + 128; ++length) {
+    requests.push_back(GreedyRequest({text.begin(), text.begin() + length}, 2));
+  }
+  const auto expected = Plain(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto sink = RunToEnd(*engine, requests[i]);
+    ExpectSame(expected[i], sink->choices()[0],
+               fmt::format("{} tokens", requests[i].prompt.size()));
+    const auto length = static_cast<int64_t>(requests[i].prompt.size());
+    if (i > 0) {
+      EXPECT_EQ(sink->usage().cached_tokens, std::min<int64_t>((length - 1) / 128 * 128, 256));
+    }
+  }
+}
+
+// Checkpoints made by decoding are hits for the next turn.
+TEST(PrefixCache, AnswersAreCachedToo) {
+  EngineConfig c = BundledConfig();
+  c.prefix_group_tokens = 128;
+  auto engine = MustCreateEngine(c);
+  Request first = GreedyRequest(TestIds(100, 8), 400);
+  auto sink = RunToEnd(*engine, first);
+  std::vector<int32_t> next = first.prompt;
+  const auto& answer = sink->choices()[0].ids;
+  next.insert(next.end(), answer.begin(), answer.end());
+  next.push_back(17);
+  const Request second = GreedyRequest(next, 10);
+  auto hit = RunToEnd(*engine, second);
+  EXPECT_EQ(hit->usage().cached_tokens, 384);
+  ExpectSame(Plain({second})[0], hit->choices()[0], "second turn");
+}
+
+}  // namespace
+}  // namespace fathom
