@@ -29,6 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const ChatDialect dialect : {ChatDialect::kService, ChatDialect::kEncoder}) {
     const auto chat = fathom::ParseChatRequest(*tree, {}, dialect);
+    CHECK(chat || chat.error().message.find('\n') == std::string::npos);
     if (!chat) continue;
     for (const auto* encoder : {&*v4, &*v4_0731}) {
       const auto prompt = encoder->Render(*chat);

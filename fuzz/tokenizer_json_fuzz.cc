@@ -10,7 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);
   const auto tokenizer = fathom::Tokenizer::FromJson(json, "fuzz");
   if (!tokenizer) {
-    CHECK(!tokenizer.error().message.empty());
+    CHECK(!tokenizer.error().message.empty() &&
+          tokenizer.error().message.find('\n') == std::string::npos);
     return 0;
   }
   for (const std::string_view text :

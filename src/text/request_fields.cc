@@ -6,7 +6,7 @@ namespace fathom {
 
 tl::unexpected<Error> BadField(const std::string& param, std::string_view text) {
   return tl::unexpected(
-      Error{ErrorCode::kInvalidArgument, fmt::format("{}: {}", param, text), param});
+      Error{ErrorCode::kInvalidArgument, fmt::format("{}: {}", param, OneLine(text)), param});
 }
 
 Result<std::optional<bool>> ReadBool(const JsonTree& object, std::string_view key,

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "text/tokenizer.h"
@@ -71,7 +72,7 @@ inline std::string MiniTokenizerPath() {
 
 inline const Tokenizer& MiniTokenizer() {
   static const Result<Tokenizer> tokenizer = Tokenizer::Load(MiniTokenizerPath());
-  EXPECT_TRUE(tokenizer.has_value()) << (tokenizer ? "" : tokenizer.error().message);
+  CHECK(tokenizer.has_value(), "{}", tokenizer.error().message);
   return *tokenizer;
 }
 

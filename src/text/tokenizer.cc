@@ -100,7 +100,7 @@ Result<Tokenizer> Tokenizer::FromJson(std::string_view json, std::string_view wh
   Result<PreTokenizer> splitter = PreTokenizer::Compile(file.split_patterns);
   if (!splitter) {
     return Invalid("{}: pre_tokenizer: {}; use the tokenizer.json of the model's release", what,
-                   splitter.error().message);
+                   OneLine(splitter.error().message));
   }
   return Tokenizer(std::make_unique<const Tables>(std::move(file), *std::move(splitter)));
 }

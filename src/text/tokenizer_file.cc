@@ -323,7 +323,7 @@ Result<TokenizerFile> ReadTokenizerFile(std::string_view json, std::string_view 
   Result<TokenizerFile> file = Reader(root).Read();
   if (!file) {
     return Invalid("{}: {}; use the tokenizer.json of the model's release", what,
-                   file.error().message);
+                   OneLine(file.error().message));
   }
   return file;
 }

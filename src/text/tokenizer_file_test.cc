@@ -131,6 +131,9 @@ TEST(TokenizerFile, WhatCantBeReproducedIsRefusedByKey) {
     json.erase(key);
     EXPECT_NE(Refusal(json), "accepted") << key;
   }
+  Json lines = SmallFile();
+  lines["model"]["vocab"][std::string("a\nb\0", 4)] = -1;
+  EXPECT_NE(Refusal(lines).find("model.vocab[\"a?b?\"]"), std::string::npos) << Refusal(lines);
   Json json = SmallFile();
   json["model"]["vocab"].erase("Ġ");
   EXPECT_NE(Refusal(json).find("model.vocab has no entry for the byte 0x20"), std::string::npos);

@@ -72,6 +72,21 @@ void AppendUtf8(char32_t code_point, std::string* out) {
   }
 }
 
+std::string OneLine(std::string_view text, size_t limit) {
+  std::string line;
+  Utf8Stream stream;
+  stream.Push(text.substr(0, limit), &line);
+  if (text.size() > limit) {
+    line.append("...");
+  } else {
+    stream.Flush(&line);
+  }
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return line;
+}
+
 void Utf8Stream::Push(std::string_view bytes, std::string* out) {
   if (!tail_.empty()) {
     // At most 3 bytes of tail; the character they begin ends within the next 3.

@@ -23,6 +23,10 @@ size_t Utf8Length(char lead);
 
 void AppendUtf8(char32_t code_point, std::string* out);
 
+// Text of a file or a request for a one-line message: valid UTF-8 of at most `limit` bytes and
+// "...", control characters as '?'.
+std::string OneLine(std::string_view text, size_t limit = 300);
+
 // Concatenates byte pieces cut anywhere. Holds back at most 3 bytes: an incomplete, so far valid
 // character.
 class Utf8Stream {

@@ -46,6 +46,14 @@ TEST(Utf8, EveryCodePointIsEncodedAndAccepted) {
   }
 }
 
+TEST(Utf8, OneLineIsPrintableAndShort) {
+  EXPECT_EQ(OneLine("a\nb\x7F\xFF"
+                    "é"),
+            "a?b?\uFFFDé");
+  EXPECT_EQ(OneLine("aéb", 2), "a...");  // no half character
+  EXPECT_EQ(OneLine("aéb", 4), "aéb");
+}
+
 RC_GTEST_PROP(Utf8, AnyCutGivesTheSameValidText, ()) {
   // Bytes near the borders of the classes, so that broken sequences are common.
   const auto bytes = *rc::gen::container<std::string>(rc::gen::elementOf(
