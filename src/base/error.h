@@ -59,10 +59,13 @@ tl::unexpected<Error> Invalid(fmt::format_string<Args...> format, Args&&... args
 // TRY(auto tensor, file.Find(name));  returns the error to the caller, or binds the value.
 #define TRY(declaration, expression) \
   TRY_IMPL_(FATHOM_CONCAT(try_result_, __LINE__), declaration, expression)
+// A declaration and a name cannot stand in parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define TRY_IMPL_(result, declaration, expression)                                  \
   auto result = (expression);                                                       \
   if (!result) return ::tl::unexpected<::fathom::Error>(std::move(result).error()); \
   declaration = std::move(*result)
+// NOLINTEND(bugprone-macro-parentheses)
 
 // TRY_STATUS(CheckShape(...));  the same for a Status.
 #define TRY_STATUS(expression)                                                                  \

@@ -270,6 +270,7 @@ std::vector<std::unique_ptr<Communicator>> MakeThreadGroup(int ranks, double tim
   CHECK(ranks > 0, "{} ranks", ranks);
   const auto group = std::make_shared<Group>(ranks, timeout_s);
   std::vector<std::unique_ptr<Communicator>> members;
+  members.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     members.push_back(std::make_unique<ThreadCommunicator>(group, rank));
   }
