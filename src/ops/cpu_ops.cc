@@ -24,16 +24,16 @@ std::vector<std::string_view> Available() {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("f16c");
-  if (avx2) names.push_back("avx2");
+  if (avx2) names.emplace_back("avx2");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  if (avx512) names.push_back("avx512");
-  if (avx512 && __builtin_cpu_supports("avx512vnni")) names.push_back("avx512_vnni");
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) names.push_back("avx512_bf16");
+  if (avx512) names.emplace_back("avx512");
+  if (avx512 && __builtin_cpu_supports("avx512vnni")) names.emplace_back("avx512_vnni");
+  if (avx512 && __builtin_cpu_supports("avx512bf16")) names.emplace_back("avx512_bf16");
   if (avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
       __builtin_cpu_supports("amx-bf16")) {
-    names.push_back("amx");
+    names.emplace_back("amx");
   }
 #endif
   return names;

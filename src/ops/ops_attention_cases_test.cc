@@ -114,8 +114,10 @@ Case IndexCase(Random& random, DType type, int64_t heads, int64_t d, int topk, i
       const int32_t n = offsets[t + 1] - offsets[t];
       out.push_back(static_cast<float>(n));
       for (int32_t i = 0; i < topk; ++i) {
-        out.push_back(i < n ? static_cast<float>(selected[static_cast<size_t>(offsets[t] + i)])
-                            : -1);
+        out.push_back(i < n
+                          ? static_cast<float>(
+                                selected[static_cast<size_t>(offsets[t]) + static_cast<size_t>(i)])
+                          : -1);
       }
     }
     return out;

@@ -28,7 +28,7 @@ std::function<double(int64_t, double)> Absolute(int64_t n, DType type, double si
 // An op y = f(x) on rows, out of place and in place.
 void AddUnary(std::vector<Case>& cases, Random& random, const std::string& name, int64_t n,
               DType in, DType out, const std::function<void(Ops&, View, View)>& f,
-              std::function<double(int64_t, double)> tolerance) {
+              const std::function<double(int64_t, double)>& tolerance) {
   auto x = std::make_shared<Tensor>(random.Real(in, 19, n, 8, 3.0F));
   for (int64_t i = 0; i < n; ++i) RowOf(x->view, 5).Set(i, 0);  // an empty row
   RowOf(x->view, 6).Set(0, 1e30F);

@@ -79,8 +79,10 @@ RC_GTEST_PROP(SelectTest, IndexedEntriesAreThoseOfASort, ()) {
   std::shuffle(table.begin(), table.end(), std::mt19937(seed));
   const PagedRows entries{table, page};
   std::vector<float> score;
+  score.reserve(static_cast<size_t>(n));
   for (int32_t s = 0; s < n; ++s) score.push_back(keys.view.f32(entries.row(s))[0]);
   std::vector<int32_t> expected;
+  expected.reserve(static_cast<size_t>(n));
   for (int32_t s : BySorting(score, static_cast<size_t>(topk))) {
     expected.push_back(static_cast<int32_t>(entries.row(s)));
   }

@@ -40,7 +40,7 @@ void ReferenceOps::IndexSelect(std::span<int32_t> selected, std::span<const int3
         std::sort(order.begin(), order.begin() + topk);
       }
       for (int32_t i = 0; i < count; ++i) {
-        selected[static_cast<size_t>(offsets[token] + i)] =
+        selected[static_cast<size_t>(offsets[token]) + static_cast<size_t>(i)] =
             static_cast<int32_t>(slice.entries.row(order[static_cast<size_t>(i)]));
       }
     }

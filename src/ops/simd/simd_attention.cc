@@ -58,7 +58,7 @@ void SimdOps::IndexSelect(std::span<int32_t> selected, std::span<const int32_t> 
       CHECK(offsets[token + 1] - offsets[token] == count);
       if (n <= topk) {
         for (int32_t i = 0; i < count; ++i) {
-          selected[static_cast<size_t>(offsets[token] + i)] =
+          selected[static_cast<size_t>(offsets[token]) + static_cast<size_t>(i)] =
               static_cast<int32_t>(slice.entries.row(i));
         }
         continue;
