@@ -46,6 +46,8 @@ constexpr std::array kRanges{
     Range{"max_cache_size", 0, kInfinity},
     Range{"prefill_scheduling_memory_usage_threshold", 0, 1, true},
     Range{"host_blocks_factor", 0, kInfinity},
+    Range{"max_decode_token_per_sequence", 1, kInfinity},
+    Range{"chunked_match_frequency", 1, kInfinity},
     Range{"nnodes", 1, kInfinity},
     Range{"ep_size", 1, kInfinity},
     Range{"dp_size", 1, kInfinity},

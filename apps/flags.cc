@@ -218,11 +218,8 @@ std::string FlagsMarkdown() {
       const char* effect = row.effect == FlagEffect::kUsed    ? "yes"
                            : row.effect == FlagEffect::kLater ? "later"
                                                               : "other backends";
-      std::string help = row.help;
-      for (size_t at = help.find('|'); at != help.npos; at = help.find('|', at + 2))
-        help.insert(at, "\\");
       text += fmt::format("| `--{}` | {} {} | {} | {} |\n", row.name, row.type, row.default_value,
-                          effect, help);
+                          effect, row.help);
     }
   }
   return text;

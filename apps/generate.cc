@@ -18,13 +18,15 @@ Status RunGenerate() {
   if (FLAGS_prompt.empty() == FLAGS_messages.empty()) {
     return Invalid("give either --prompt TEXT or --messages FILE");
   }
+  if (FLAGS_raw && FLAGS_prompt.empty()) return Invalid("--raw goes with --prompt");
   TRY(const Settings settings, ResolveSettings());
   TRY(Request request, RequestFromFlags(settings.server.sampling_defaults));
   TRY(const LoadedModel model, LoadModel(settings));
 
   std::string prompt = FLAGS_prompt;
-  if (!FLAGS_messages.empty()) {
-    TRY(const ChatRequest chat, ReadChatFile(FLAGS_messages));
+  if (!FLAGS_raw) {
+    TRY(const ChatRequest chat,
+        FLAGS_messages.empty() ? QuestionAsChat(FLAGS_prompt) : ReadChatFile(FLAGS_messages));
     TRY(const RenderedPrompt rendered, model.encoder->Render(chat));
     prompt = rendered.text;
     request.text.visibility = TokenVisibility::kForParser;

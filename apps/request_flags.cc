@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "flags.h"
 
 namespace fathom {
@@ -46,6 +47,25 @@ Result<int64_t> MaxTokensFromFlags(int64_t prompt_tokens, int64_t max_model_len)
   return FLAGS_max_tokens == 0 ? rest : std::min(rest, FLAGS_max_tokens);
 }
 
+namespace {
+
+Result<ChatRequest> ParseChat(const JsonTree& body, const std::string& what) {
+  auto defaults = ParseChatDefaults(FLAGS_default_chat_template_kwargs);
+  if (!defaults) return Invalid("--default_chat_template_kwargs: {}", defaults.error().message);
+  auto chat = ParseChatRequest(body, *defaults, ChatDialect::kDetect);
+  if (!chat) return Invalid("{}: {}", what, chat.error().message);
+  return chat;
+}
+
+}  // namespace
+
+Result<ChatRequest> QuestionAsChat(const std::string& question) {
+  OrderedJson body;
+  body["messages"] = OrderedJson::array({{{"role", "user"}, {"content", question}}});
+  TRY(const JsonTree tree, ParseJsonTree(DumpJson(body), "--prompt"));
+  return ParseChat(tree, "--prompt");
+}
+
 Result<ChatRequest> ReadChatFile(const std::string& path) {
   TRY(const std::string text, ReadFile(path));
   TRY(JsonTree body, ParseJsonTree(text, path));
@@ -55,11 +75,7 @@ Result<ChatRequest> ReadChatFile(const std::string& path) {
     object.members.emplace_back("messages", std::move(body));
     body = std::move(object);
   }
-  auto defaults = ParseChatDefaults(FLAGS_default_chat_template_kwargs);
-  if (!defaults) return Invalid("--default_chat_template_kwargs: {}", defaults.error().message);
-  auto chat = ParseChatRequest(body, *defaults, ChatDialect::kDetect);
-  if (!chat) return Invalid("{}: {}", path, chat.error().message);
-  return chat;
+  return ParseChat(body, path);
 }
 
 }  // namespace fathom

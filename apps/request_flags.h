@@ -16,6 +16,9 @@ Result<Request> RequestFromFlags(const SamplingDefaults& defaults);
 // The answer's length: --max_tokens, or what the context leaves.
 Result<int64_t> MaxTokensFromFlags(int64_t prompt_tokens, int64_t max_model_len);
 
+// One user message.
+Result<ChatRequest> QuestionAsChat(const std::string& question);
+
 // FILE: a request body, or a bare list of messages.
 Result<ChatRequest> ReadChatFile(const std::string& path);
 

@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 
@@ -37,6 +39,16 @@ EngineConfig EngineSettings() {
   config.max_cache_size = FLAGS_max_cache_size;
   config.prefix_group_tokens = FLAGS_prefix_group_tokens;
   config.enable_chunked_prefill = FLAGS_enable_chunked_prefill;
+  config.enable_prefix_cache = FLAGS_enable_prefix_cache;
+  config.enable_mix_batch = FLAGS_enable_mix_batch;
+  config.enable_schedule_overlap = FLAGS_enable_schedule_overlap;
+  config.prefill_scheduling_memory_usage_threshold =
+      FLAGS_prefill_scheduling_memory_usage_threshold;
+  config.use_zero_evict = FLAGS_use_zero_evict;
+  config.max_decode_token_per_sequence = FLAGS_max_decode_token_per_sequence;
+  config.priority_strategy = FLAGS_priority_strategy;
+  config.enable_starve_prevent = FLAGS_enable_starve_prevent;
+  config.chunked_match_frequency = FLAGS_chunked_match_frequency;
   config.request_timeout_s = FLAGS_request_timeout_s;
   config.step_watchdog_s = FLAGS_step_watchdog_s;
   config.random_seed = FLAGS_random_seed;
@@ -77,6 +89,12 @@ Result<Settings> ResolveSettings() {
   }
   if (FlagIsSet("communication_backend") && FLAGS_communication_backend == "lccl") {
     spdlog::warn("--communication_backend=lccl is taken as auto on this machine");
+  }
+  static constexpr std::array kStrategies{"fcfs", "priority", "deadline", "sjf"};
+  if (std::find(kStrategies.begin(), kStrategies.end(), FLAGS_priority_strategy) ==
+      kStrategies.end()) {
+    spdlog::warn("--priority_strategy={} has no effect yet; fcfs is used", FLAGS_priority_strategy);
+    settings.engine.priority_strategy = "fcfs";
   }
   if (FLAGS_nnodes > 1) {
     settings.idle_rank = FLAGS_node_rank > 0;

@@ -235,7 +235,7 @@ std::string Metrics::Text(const EngineStats& stats, int64_t concurrent_requests)
   gauges[kPending]->Set(static_cast<double>(stats.running_requests + stats.waiting_requests));
   gauges[kCacheUtilization]->Set(stats.cache_usage);
   gauges[kCpus]->Set(static_cast<double>(std::thread::hardware_concurrency()));
-  registry_->TakeOver(kProcessingPrompt, stats.prompt_tokens);
+  registry_->TakeOver(kProcessingPrompt, stats.computed_prompt_tokens);
   registry_->TakeOver(kProcessingGenerated, stats.generated_tokens);
   registry_->TakeOver(kSteps, stats.steps);
   return prometheus::TextSerializer().Serialize(registry_->registry.Collect());

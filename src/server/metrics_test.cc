@@ -13,8 +13,11 @@ bool Has(const std::string& text, const std::string& line) {
 
 TEST(MetricsTest, CountersFollowTheEngine) {
   Metrics metrics;
-  EngineStats stats{
-      .running_requests = 2, .waiting_requests = 3, .prompt_tokens = 100, .generated_tokens = 40};
+  EngineStats stats;
+  stats.running_requests = 2;
+  stats.waiting_requests = 3;
+  stats.computed_prompt_tokens = 100;
+  stats.generated_tokens = 40;
   stats.cache_usage = 0.25;
   std::string text = metrics.Text(stats, 5);
   EXPECT_TRUE(Has(text, "num_running_requests 2")) << text;
@@ -23,7 +26,7 @@ TEST(MetricsTest, CountersFollowTheEngine) {
   EXPECT_TRUE(Has(text, "kv_cache_utilization_perc 0.25"));
   EXPECT_TRUE(Has(text, "num_processing_tokens_total_prompt 100"));
   EXPECT_TRUE(Has(text, "# TYPE num_processing_tokens_total_prompt counter"));
-  stats.prompt_tokens = 150;
+  stats.computed_prompt_tokens = 150;
   metrics.Text(stats, 0);
   text = metrics.Text(stats, 0);
   EXPECT_TRUE(Has(text, "num_processing_tokens_total_prompt 150"));

@@ -87,6 +87,10 @@ class ScriptedEngine final : public Engine {
     stats.running_requests = static_cast<int64_t>(jobs_.size());
     return stats;
   }
+  void set_observer(std::shared_ptr<EngineObserver> observer) override {
+    const std::lock_guard lock(mutex_);
+    observer_ = std::move(observer);
+  }
   bool healthy() const override { return healthy_; }
   int64_t max_model_len() const override { return options_.max_model_len; }
   int64_t vocab_size() const override { return options_.vocab_size; }
@@ -147,6 +151,7 @@ class ScriptedEngine final : public Engine {
       const std::lock_guard lock(mutex_);
       ++stats_.steps;
       if (job.aborted) ++stats_.aborted_requests;
+      if (observer_) observer_->OnStep({.prefill = false, .rows = 1});
     }
     if (job.aborted) {
       job.sink->OnEnd(job.usage, Fail(ErrorCode::kCancelled, "the client is gone"));
@@ -210,6 +215,7 @@ class ScriptedEngine final : public Engine {
   std::list<std::shared_ptr<Job>> jobs_;
   std::vector<Request> seen_;
   EngineStats stats_;
+  std::shared_ptr<EngineObserver> observer_;
   RequestHandle last_handle_ = 0;
   bool stop_ = false;
   bool draining_ = false;
