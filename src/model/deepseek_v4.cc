@@ -31,18 +31,20 @@ Result<Block> Block::Load(WeightLoader& loader, const std::string& prefix, const
   return b;
 }
 
-View Block::Forward(const Step& s, const V4Tables& tables, View x) const {
+void Block::Forward(const Step& s, const V4Tables& tables, View x, View between) const {
+  const Arena::Mark mark = s.arena.mark();
   const auto a = hc_attn_.Pre(s, x);
   View o = attn_.Forward(s, tables, RmsNorm(s, a.y, attn_norm_, eps_));
+  hc_attn_.Post(s, between, o, x, a);
   Traced(s, prefix_ + ".attn", o);
-  x = hc_attn_.Post(s, o, x, a);
+  s.arena.Release(mark);
 
-  const auto b = hc_ffn_.Pre(s, x);
+  const auto b = hc_ffn_.Pre(s, between);
   View f = ffn_.Forward(s, RmsNorm(s, b.y, ffn_norm_, eps_));
+  hc_ffn_.Post(s, x, f, between, b);
   Traced(s, prefix_ + ".ffn", f);
-  x = hc_ffn_.Post(s, f, x, b);
   Traced(s, prefix_ + ".out", x);
-  return x;
+  s.arena.Release(mark);
 }
 
 DeepseekV4::DeepseekV4(ModelConfig config, const Precision& precision)
@@ -120,7 +122,8 @@ View DeepseekV4::Forward(const Step& s) const {
   const V4Tables tables =
       BuildV4Tables(s, config_, {c4_layers_ > 0, c128_layers_ > 0}, plain_rope_, compressed_rope_);
   View x = Embed(s);
-  for (const Block& layer : layers_) x = layer.Forward(s, tables, x);
+  View between = s.New({x.dim(0), x.dim(1), x.dim(2)});
+  for (const Block& layer : layers_) layer.Forward(s, tables, x, between);
   return Logits(s, x);
 }
 

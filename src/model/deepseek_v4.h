@@ -26,7 +26,10 @@ class Block {
   static Result<Block> Load(WeightLoader& loader, const std::string& prefix,
                             const ModelConfig& config, int ratio, bool hash_layer,
                             LayerOrdinals ordinals);
-  View Forward(const Step& s, const V4Tables& tables, View streams) const;  // [t, m, hidden]
+  // x [t, m, hidden] in and out; `between` is room for the streams between the two halves. Each
+  // half gives its scratch memory back, so a step needs that of one half, whatever the number of
+  // layers.
+  void Forward(const Step& s, const V4Tables& tables, View x, View between) const;
 
  private:
   std::string prefix_;  // for Trace

@@ -26,10 +26,8 @@ HyperConnection::Mixed HyperConnection::Pre(const Step& s, View streams) const {
   return mixed;
 }
 
-View HyperConnection::Post(const Step& s, View o, View streams, const Mixed& mixed) const {
-  View y = s.New({streams.dim(0), streams.dim(1), streams.dim(2)});
+void HyperConnection::Post(const Step& s, View y, View o, View streams, const Mixed& mixed) const {
   s.ops.HcExpand(y, o, streams, mixed.post, mixed.comb);
-  return y;
 }
 
 Result<HyperConnectionHead> HyperConnectionHead::Load(WeightLoader& loader,

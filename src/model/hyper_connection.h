@@ -27,7 +27,8 @@ class HyperConnection {
     View comb;  // [t, m, m]
   };
   Mixed Pre(const Step& s, View streams) const;  // [t, m, d]
-  View Post(const Step& s, View o, View streams, const Mixed& mixed) const;
+  // Writes into y, which must not be `streams`.
+  void Post(const Step& s, View y, View o, View streams, const Mixed& mixed) const;
 
  private:
   Weight fn_, scale_, base_;
