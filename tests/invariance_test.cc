@@ -23,18 +23,18 @@ std::vector<int32_t> Ids(int64_t count, uint32_t seed, int64_t vocab) {
   return ids;
 }
 
-struct Setup {
+struct Backend {
   std::string isa = "best";
   std::string compute_dtype = "auto";
   int threads = 2;
 };
 
-std::unique_ptr<Runner> Make(const Setup& setup) {
+std::unique_ptr<Runner> Make(const Backend& backend) {
   EngineConfig c;
   c.model_dir = BundledModel();
-  c.isa = setup.isa;
-  c.compute_dtype = setup.compute_dtype;
-  c.compute_threads = setup.threads;
+  c.isa = backend.isa;
+  c.compute_dtype = backend.compute_dtype;
+  c.compute_threads = backend.threads;
   c.max_seqs_per_batch = 8;
   return MustCreate(c);
 }
@@ -62,7 +62,7 @@ void ExpectSameBits(const std::vector<float>& a, const std::vector<float>& b, in
   }
 }
 
-class Invariance : public testing::TestWithParam<Setup> {};
+class Invariance : public testing::TestWithParam<Backend> {};
 
 TEST_P(Invariance, AnyChunking) {
   auto runner = Make(GetParam());
@@ -91,16 +91,16 @@ TEST_P(Invariance, LongChunked) {
 }
 
 TEST_P(Invariance, OneAndTwoAndThreeThreads) {
-  Setup setup = GetParam();
-  setup.threads = 1;
-  auto one = Make(setup);
+  Backend backend = GetParam();
+  backend.threads = 1;
+  auto one = Make(backend);
   ASSERT_TRUE(one);
   const int64_t vocab = one->model().config().vocab_size;
   const auto ids = Ids(300, 3, vocab);
   const auto expected = Score(*one, ids, 300);
   for (int threads : {2, 3}) {
-    setup.threads = threads;
-    auto more = Make(setup);
+    backend.threads = threads;
+    auto more = Make(backend);
     ASSERT_TRUE(more);
     ExpectSameBits(expected, Score(*more, ids, 300), vocab, fmt::format("{} threads", threads));
     ExpectSameBits(expected, Score(*more, ids, 50), vocab, fmt::format("{} threads", threads));
@@ -173,19 +173,20 @@ TEST_P(Invariance, ReusedPagesAndSlots) {
   }
 }
 
-std::vector<Setup> Setups() {
-  std::vector<Setup> setups = {{"best", "auto"}, {"best", "float32"}};
+std::vector<Backend> AllBackends() {
+  std::vector<Backend> backends = {{"best", "auto"}, {"best", "float32"}};
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    setups.push_back({"avx2", "auto"});
+    backends.push_back({"avx2", "auto"});
   }
 #endif
-  return setups;
+  return backends;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::ValuesIn(Setups()), [](const auto& param) {
-  return param.param.isa + "_" + param.param.compute_dtype;
-});
+INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::ValuesIn(AllBackends()),
+                         [](const auto& param) {
+                           return param.param.isa + "_" + param.param.compute_dtype;
+                         });
 
 }  // namespace
 }  // namespace fathom
