@@ -24,15 +24,18 @@ void SortResults(const std::vector<ToolCall>& calls, std::vector<ChatTurn::Block
     });
     return call == calls.end() ? 0 : call - calls.begin();
   };
-  std::vector<std::pair<std::ptrdiff_t, ChatTurn::Block>> results;
+  // (position of the call, place among the results): the second keeps equal ones in order.
+  std::vector<std::pair<std::ptrdiff_t, size_t>> order;
+  std::vector<ChatTurn::Block> results;
   for (const ChatTurn::Block& block : *blocks) {
-    if (block.is_tool_result) results.emplace_back(position(block), block);
+    if (!block.is_tool_result) continue;
+    order.emplace_back(position(block), results.size());
+    results.push_back(block);
   }
-  std::stable_sort(results.begin(), results.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  auto next = results.begin();
+  std::sort(order.begin(), order.end());
+  auto next = order.begin();
   for (ChatTurn::Block& block : *blocks) {
-    if (block.is_tool_result) block = std::move((next++)->second);
+    if (block.is_tool_result) block = std::move(results[(next++)->second]);
   }
 }
 
