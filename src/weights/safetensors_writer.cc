@@ -54,7 +54,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 }
 
 Status SafetensorsWriter::Put(const void* data, size_t size) {
-  if (std::fwrite(data, 1, size, file_.get()) == size) return {};
+  if (size == 0 || std::fwrite(data, 1, size, file_.get()) == size) return {};
   return Invalid("cannot write {}: {}; free disk space and run again", Part(path_),
                  std::strerror(errno));
 }

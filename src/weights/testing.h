@@ -59,7 +59,7 @@ NamedTensor Make(std::string name, DType type, std::vector<int64_t> shape,
                  const std::vector<T>& values) {
   NamedTensor t{{std::move(name), type, std::move(shape)},
                 std::vector<std::byte>(values.size() * sizeof(T))};
-  std::memcpy(t.bytes.data(), values.data(), t.bytes.size());
+  if (!values.empty()) std::memcpy(t.bytes.data(), values.data(), t.bytes.size());
   return t;
 }
 
@@ -185,7 +185,7 @@ class TinyModel {
     Half(f + "gate.weight", {kE, kD});
     if (hash) {
       std::vector<int32_t> ids;
-      for (int i = 0; i < kV * 2; ++i) ids.push_back(i % kE);
+      for (int i = 0; i < kV * 2; ++i) ids.push_back(i % static_cast<int>(kE));
       tensors.push_back(Make(f + "gate.tid2eid", DType::kI32, {kV, 2}, ids));
     } else {
       Full(f + "gate.bias", {kE});
