@@ -36,7 +36,9 @@ using Strand = asio::strand<asio::io_context::executor_type>;
 
 constexpr size_t kReadPiece = 64 << 10;
 constexpr size_t kWritePiece = 256 << 10;
-constexpr size_t kMaxPipelined = 64 << 10;  // bytes of later requests that are read ahead
+// Bytes of later requests that are read ahead. Behind more of them the client's end can't be seen
+// until the answer is written.
+constexpr size_t kMaxPipelined = 1 << 20;
 constexpr std::chrono::milliseconds kHangUpPoll{100};
 constexpr std::chrono::seconds kLingerTime{3};
 
@@ -154,8 +156,10 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(std::shared_ptr<Core> core, tcp::socket socket, Strand strand)
       : core_(std::move(core)),
         strand_(std::move(strand)),
-        stream_(std::move(socket)),
-        buffer_(static_cast<size_t>(core_->options.max_header_bytes) + 2 * kReadPiece),
+        socket_(std::move(socket)),
+        deadline_(strand_),
+        buffer_(static_cast<size_t>(core_->options.max_header_bytes) + kMaxPipelined +
+                2 * kReadPiece),
         wake_(strand_),
         watch_timer_(strand_) {
     ++core_->connections;
@@ -173,9 +177,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void Wake() { wake_.cancel(); }
   void Close() {
     error_code ignored;
-    stream_.socket().close(ignored);
+    socket_.close(ignored);
     wake_.cancel();
     watch_timer_.cancel();
+    deadline_.cancel();
   }
   const Strand& strand() const { return strand_; }
 
@@ -188,6 +193,18 @@ class Session : public std::enable_shared_from_this<Session> {
     unsigned version = 11;
     bool keep_alive = false;
   };
+
+  // Cancels what the socket is doing when the time has come. (Beast's own stream would close it,
+  // and with it the way of the answer.)
+  void SetDeadline(std::chrono::steady_clock::time_point when);
+  void SetDeadline(double seconds) {
+    SetDeadline(std::chrono::steady_clock::now() +
+                std::chrono::duration_cast<std::chrono::steady_clock::duration>(Seconds(seconds)));
+  }
+  void ClearDeadline() {
+    ++deadline_round_;
+    deadline_.cancel();
+  }
 
   Task<void> Run();
   Task<Next> ServeOne();
@@ -202,11 +219,14 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const std::shared_ptr<Core> core_;
   const Strand strand_;
-  beast::tcp_stream stream_;
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
   beast::flat_buffer buffer_;
   asio::steady_timer wake_;
   asio::steady_timer watch_timer_;
   int64_t id_ = 0;
+  int64_t deadline_round_ = 0;
+  bool timed_out_ = false;
   int64_t round_ = 0;  // counts answers: a watcher of an earlier one stops
 };
 
@@ -327,7 +347,15 @@ HttpRequest ConvertHeader(const http::request_header<>& header) {
   return request;
 }
 
-ApiError TransportError(error_code error, const HttpServerOptions& options) {
+// The client has gone: there is nobody to answer.
+bool IsLost(error_code error) {
+  return error == http::error::end_of_stream || error == http::error::partial_message ||
+         error.category() == boost::system::system_category() ||
+         error.category() == asio::error::get_misc_category();
+}
+
+ApiError TransportError(error_code error, bool timed_out, const HttpServerOptions& options) {
+  if (timed_out) return MakeApiError(408, "the request did not arrive in time");
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     return MakeApiError(
         431, fmt::format("the request's header is larger than {} bytes", options.max_header_bytes));
@@ -336,10 +364,19 @@ ApiError TransportError(error_code error, const HttpServerOptions& options) {
     return MakeApiError(
         413, fmt::format("the request's body is larger than {} bytes", options.max_body_bytes));
   }
-  if (error == beast::error::timeout) {
-    return MakeApiError(408, "the request did not arrive in time");
-  }
   return MakeApiError(400, fmt::format("malformed HTTP request: {}", error.message()));
+}
+
+void Session::SetDeadline(std::chrono::steady_clock::time_point when) {
+  const int64_t round = ++deadline_round_;
+  timed_out_ = false;
+  deadline_.expires_at(when);
+  deadline_.async_wait([self = shared_from_this(), round](error_code error) {
+    if (error || round != self->deadline_round_) return;
+    self->timed_out_ = true;
+    error_code ignored;
+    self->socket_.cancel(ignored);
+  });
 }
 
 void Session::Start() {
@@ -363,13 +400,13 @@ void Session::Start() {
 
 asio::awaitable<void> Session::Run() {
   error_code ignored;
-  stream_.socket().set_option(tcp::no_delay(true), ignored);
-  stream_.socket().non_blocking(true, ignored);
+  socket_.set_option(tcp::no_delay(true), ignored);
+  socket_.non_blocking(true, ignored);
   Next next = Next::kRequest;
   while (next == Next::kRequest && !core_->stopping) next = co_await ServeOne();
   if (next == Next::kLinger) co_await Linger();
-  stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
-  stream_.socket().close(ignored);
+  socket_.shutdown(tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
 }
 
 asio::awaitable<Session::Next> Session::ServeOne() {
@@ -399,7 +436,7 @@ asio::awaitable<Session::Next> Session::ServeOne() {
   answer->Finish();
   if (next == Next::kRequest) {
     error_code ignored;
-    stream_.socket().cancel(ignored);
+    socket_.cancel(ignored);
   }
   co_return next;
 }
@@ -411,22 +448,19 @@ asio::awaitable<std::optional<Session::Incoming>> Session::ReadRequest(BodyBudge
   *next = Next::kClose;
   if (buffer_.size() == 0) {
     buffer_.shrink_to_fit();  // idle connections hold no memory
-    stream_.expires_after(Seconds(options.idle_timeout_s));
-    const size_t n = co_await stream_.async_read_some(buffer_.prepare(4096), Into(error));
+    SetDeadline(options.idle_timeout_s);
+    const size_t n = co_await socket_.async_read_some(buffer_.prepare(4096), Into(error));
     if (error) co_return std::nullopt;
     buffer_.commit(n);
   }
   http::request_parser<http::buffer_body> parser;
   parser.header_limit(static_cast<uint32_t>(options.max_header_bytes));
   parser.body_limit(static_cast<uint64_t>(options.max_body_bytes));
-  stream_.expires_after(Seconds(options.header_timeout_s));
-  co_await http::async_read_header(stream_, buffer_, parser, Into(error));
-  if (error == http::error::end_of_stream || error == http::error::partial_message ||
-      error == asio::error::connection_reset || error == asio::error::operation_aborted) {
-    co_return std::nullopt;
-  }
+  SetDeadline(options.header_timeout_s);
+  co_await http::async_read_header(socket_, buffer_, parser, Into(error));
+  if (error && !timed_out_ && IsLost(error)) co_return std::nullopt;
   if (error) {
-    *next = co_await Refuse(TransportError(error, options));
+    *next = co_await Refuse(TransportError(error, timed_out_, options));
     co_return std::nullopt;
   }
   Incoming incoming;
@@ -452,19 +486,16 @@ asio::awaitable<std::optional<Session::Incoming>> Session::ReadRequest(BodyBudge
     parser.get().body().data = piece.data();
     parser.get().body().size = piece.size();
     parser.get().body().more = true;
-    stream_.expires_at(
+    SetDeadline(
         std::min(deadline, std::chrono::steady_clock::now() +
                                std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                    Seconds(options.stall_timeout_s))));
     error = {};
-    co_await http::async_read_some(stream_, buffer_, parser, Into(error));
+    co_await http::async_read_some(socket_, buffer_, parser, Into(error));
     if (error == http::error::need_buffer) error = {};
-    if (error == http::error::partial_message || error == http::error::end_of_stream ||
-        error == asio::error::connection_reset || error == asio::error::operation_aborted) {
-      co_return std::nullopt;
-    }
+    if (error && !timed_out_ && IsLost(error)) co_return std::nullopt;
     if (error) {
-      *next = co_await Refuse(TransportError(error, options));
+      *next = co_await Refuse(TransportError(error, timed_out_, options));
       co_return std::nullopt;
     }
     body.append(piece.data(), piece.size() - parser.get().body().size);
@@ -518,14 +549,14 @@ asio::awaitable<Session::Next> Session::Deliver(std::shared_ptr<Answer> answer, 
     // What was queued since Take posted a wake-up, and that runs on this strand: it can't be
     // missed.
     co_await wake_.async_wait(Into(ignored));
-    if (!stream_.socket().is_open()) co_return Next::kClose;
+    if (!socket_.is_open()) co_return Next::kClose;
   }
 }
 
 // Notices the end of the client's side while an answer is made. Bytes of the next request are kept.
 asio::awaitable<void> Session::Watch(std::shared_ptr<Answer> answer, int64_t round) {
   const auto self = shared_from_this();
-  tcp::socket& socket = stream_.socket();
+  tcp::socket& socket = socket_;
   error_code error;
   while (round == round_ && socket.is_open()) {
     if (buffer_.size() >= kMaxPipelined) {
@@ -537,8 +568,9 @@ asio::awaitable<void> Session::Watch(std::shared_ptr<Answer> answer, int64_t rou
     }
     co_await socket.async_wait(tcp::socket::wait_read, Into(error));
     if (round != round_) co_return;
+    if (error == asio::error::operation_aborted) continue;  // a deadline of the writer
     if (error) break;
-    const size_t n = socket.read_some(buffer_.prepare(4096), error);
+    const size_t n = socket.read_some(buffer_.prepare(kReadPiece), error);
     if (error == asio::error::would_block) continue;
     if (error) break;  // end of file is an error here
     buffer_.commit(n);
@@ -551,13 +583,13 @@ asio::awaitable<void> Session::Watch(std::shared_ptr<Answer> answer, int64_t rou
 asio::awaitable<bool> Session::WriteAll(std::string_view bytes) {
   error_code error;
   while (!bytes.empty()) {
-    stream_.expires_after(Seconds(core_->options.stall_timeout_s));
-    const size_t n = co_await stream_.async_write_some(
+    SetDeadline(core_->options.stall_timeout_s);
+    const size_t n = co_await socket_.async_write_some(
         asio::buffer(bytes.data(), std::min(bytes.size(), kWritePiece)), Into(error));
     if (error) co_return false;
     bytes.remove_prefix(n);
   }
-  stream_.expires_never();
+  ClearDeadline();
   co_return true;
 }
 
@@ -570,11 +602,11 @@ asio::awaitable<Session::Next> Session::Refuse(ApiError error) {
 // Closing while the client still sends would reset the connection and take the answer with it.
 asio::awaitable<void> Session::Linger() {
   error_code error;
-  stream_.socket().shutdown(tcp::socket::shutdown_send, error);
+  socket_.shutdown(tcp::socket::shutdown_send, error);
   std::string sink(kReadPiece, '\0');
-  stream_.expires_after(kLingerTime);
+  SetDeadline(std::chrono::steady_clock::now() + kLingerTime);
   while (!error && !core_->stopping) {
-    co_await stream_.async_read_some(asio::buffer(sink), Into(error));
+    co_await socket_.async_read_some(asio::buffer(sink), Into(error));
   }
 }
 
