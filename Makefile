@@ -26,13 +26,9 @@ build:
 serve: build
 	build/fathom serve --model $(MODEL) --port $(PORT) $(SERVE_FLAGS)
 
-# A virtual environment for tests that run Python clients; nothing of it is part of the program.
-build/venv/.done: tests/requirements.txt
-	python3 -m venv build/venv
-	build/venv/bin/pip install --quiet --requirement tests/requirements.txt
-	@touch $@
-
-test: setup build/venv/.done
+# The Python clients of some tests live in build/venv (tools/venv.sh); nothing of it is part of the program.
+test: setup
+	@tools/venv.sh > /dev/null
 	@cmake --preset release > /dev/null
 	@cmake --build --preset release --parallel
 	@tools/run_tests.sh build --label-regex 'fast|slow'
