@@ -10,8 +10,8 @@
 //   3. frequency and presence, over generated tokens: x - count * frequency - presence
 //   4. logit_bias: x + bias. Behind the penalties, so that a bias means what the client wrote
 //   5. temperature below 1e-5: the argmax, lowest id first; done. Else x / temperature in float
-//   6. top-k, then top-p (of what top-k left), then min-p (sample/filters.h): on the tempered
-//      distribution, as all peers do
+//   6. top-k, then top-p (of what top-k left), then min-p (sample/filters.h), of the tempered
+//      distribution
 //   7. y = x + g in float, g the noise of (seed, choice, position, id); the argmax, lowest id
 //      first. This draws from softmax(x) of the ids left, exactly, without computing it
 //      (sample/philox.h)
