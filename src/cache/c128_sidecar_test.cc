@@ -238,7 +238,8 @@ TEST_F(C128, ASlotIsReusedWithAClearedBank) {
   EXPECT_TRUE(cache_->CheckInvariants(std::array<const SequencePages*, 2>{&first, &second}));
 }
 
-// The step in flight of an aborted request still writes the bank: nobody else gets it before the end.
+// The step in flight of an aborted request still writes the bank: nobody else gets it before the
+// end.
 TEST_F(C128, ASlotRestsWhileAStepMayWriteItsBank) {
   std::array<SequencePages, 4> s;
   for (SequencePages& p : s) ASSERT_TRUE(cache_->Open(p));

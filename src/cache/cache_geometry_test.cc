@@ -115,8 +115,7 @@ std::vector<CacheSpec> DrawSpecs(int64_t c128_page_rows) {
                      width(), DType::kF32, true});
   }
   if (*rc::gen::arbitrary<bool>()) {
-    specs.push_back(
-        {"c128_kv", PageSpace::kC128, layers(), c128_page_rows, width(), DType::kBf16});
+    specs.push_back({"c128_kv", PageSpace::kC128, layers(), c128_page_rows, width(), DType::kBf16});
     specs.push_back({"c128_state", PageSpace::kSlot, layers(), 128, width(), DType::kF32, true});
   }
   return specs;
@@ -275,7 +274,8 @@ TEST(CacheGeometry, WindowsAreNotMuchMoreThanTheWorstCase) {
     int64_t begun = 0;
     for (int64_t end = 1; end < 30000; end += 1280) {
       ASSERT_TRUE(cache->Extend(s, end));
-      most = std::max(most, (*g)[PageSpace::kWindow] - cache->pool(PageSpace::kWindow).free_pages());
+      most =
+          std::max(most, (*g)[PageSpace::kWindow] - cache->pool(PageSpace::kWindow).free_pages());
       cache->BeginStep(++begun);
       if (begun >= in_flight) {
         cache->EndStep(begun - in_flight + 1);
@@ -288,9 +288,8 @@ TEST(CacheGeometry, WindowsAreNotMuchMoreThanTheWorstCase) {
 
 TEST(CacheGeometry, WindowPagesInFrontOfAMultipleOf128) {
   CacheGeometry g;
-  for (const auto& [window, pages] :
-       std::vector<std::pair<int64_t, int64_t>>{{8, 1}, {128, 1}, {129, 1}, {130, 2}, {200, 2},
-                                                {256, 2}, {257, 2}, {258, 3}}) {
+  for (const auto& [window, pages] : std::vector<std::pair<int64_t, int64_t>>{
+           {8, 1}, {128, 1}, {129, 1}, {130, 2}, {200, 2}, {256, 2}, {257, 2}, {258, 3}}) {
     g.window = window;
     EXPECT_EQ(g.window_pages(), pages) << window;
   }

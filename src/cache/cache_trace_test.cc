@@ -1,7 +1,8 @@
 // Random lives of many sequences over one cache manager, with rows that hold tags instead of
-// numbers: the tag of a row is a hash of all tokens up to its position. Steps read and write as late
-// as they may (when they end), with the pages they were launched with, so a page that is reused too
-// early, shared wrongly or forgotten shows up as a wrong tag; pages that are given out are poisoned.
+// numbers: the tag of a row is a hash of all tokens up to its position. Steps read and write as
+// late as they may (when they end), with the pages they were launched with, so a page that is
+// reused too early, shared wrongly or forgotten shows up as a wrong tag; pages that are given out
+// are poisoned.
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -71,9 +72,8 @@ class Trace {
  public:
   Trace(Choices choose, Coverage& coverage) : choose_(std::move(choose)), coverage_(coverage) {
     const int64_t group_pages = int64_t{1} << choose_.Below(3);
-    CacheGeometry g =
-        SmallGeometry(choose_.Between(8, 40), choose_.Between(6, 24), 0, choose_.Between(2, 5),
-                      !choose_.OneIn(8), group_pages);
+    CacheGeometry g = SmallGeometry(choose_.Between(8, 40), choose_.Between(6, 24), 0,
+                                    choose_.Between(2, 5), !choose_.OneIn(8), group_pages);
     g[PageSpace::kC128] = g[PageSpace::kFull] / group_pages + choose_.Between(0, 5);
     std::vector<int64_t> windows = {128, 8, 128};
     if (group_pages >= 2) windows.insert(windows.end(), {200, 256});
@@ -544,7 +544,8 @@ class Trace {
       }
       for (int64_t q = window; q < node.end; ++q) {
         Check("window_kv", At(node.window, (q - window) / 128, 128, q % 128), tag(q));
-        if (q % 128 >= 120) Check("c4_state", At(node.window, (q - window) / 128, 8, q % 8), tag(q));
+        if (q % 128 >= 120)
+          Check("c4_state", At(node.window, (q - window) / 128, 8, q % 8), tag(q));
       }
     });
   }
@@ -580,8 +581,8 @@ TEST(CacheTrace, EveryReadMeetsItsOwnRow) {
         "operations {} hits {} by decoding {} refused {} evicted {} tombstones {} rebuilt {} forks "
         "{} readopted {} rejected {} outlived {} shared {}",
         coverage.operations, coverage.hits, coverage.hits_by_decoding, coverage.refused,
-        coverage.evicted, coverage.tombstones, coverage.rebuilt, coverage.forks,
-        coverage.readopted, coverage.rejected, coverage.outlived, coverage.shared_by_nodes);
+        coverage.evicted, coverage.tombstones, coverage.rebuilt, coverage.forks, coverage.readopted,
+        coverage.rejected, coverage.outlived, coverage.shared_by_nodes);
   }
 }
 

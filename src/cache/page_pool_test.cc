@@ -200,7 +200,8 @@ RC_GTEST_PROP(PagePool, ReuseIsLastInFirstOut, ()) {
     std::swap(pages[i - 1], pages[static_cast<size_t>(*rc::gen::inRange<size_t>(0, i))]);
   }
   for (int32_t page : pages) pool.Release(page);
-  for (auto page = pages.rbegin(); page != pages.rend(); ++page) RC_ASSERT(pool.Allocate() == *page);
+  for (auto page = pages.rbegin(); page != pages.rend(); ++page)
+    RC_ASSERT(pool.Allocate() == *page);
 }
 
 TEST(PagePool, AFreedPageWaitsForTheNewestStepInFlight) {

@@ -23,8 +23,8 @@ uint64_t EvenOrOdd(std::span<const int32_t> tokens) {
   return static_cast<uint64_t>(tokens.front() % 2);
 }
 
-// The set of paths that are in the tree, by the rules alone: who is a checkpoint, who is in use, and
-// the order of use.
+// The set of paths that are in the tree, by the rules alone: who is a checkpoint, who is in use,
+// and the order of use.
 class TreeModel {
  public:
   struct Node {
@@ -74,8 +74,8 @@ class TreeModel {
   // Interior nodes of a path first, then ends and branch points.
   std::optional<Path> NextWindow() const {
     const auto free = [](const Node& n) { return n.checkpoint && n.window_users == 0; };
-    const auto interior = Oldest(
-        [&](const Path& path, const Node& n) { return free(n) && Children(path) == 1; });
+    const auto interior =
+        Oldest([&](const Path& path, const Node& n) { return free(n) && Children(path) == 1; });
     return interior ? interior : Oldest([&](const Path&, const Node& n) { return free(n); });
   }
   bool EvictLeaf() {
@@ -349,7 +349,8 @@ RC_GTEST_PROP(PrefixTree, EveryTraceEqualsTheModel, ()) {
 RC_GTEST_PROP(PrefixTree, EveryTraceEqualsTheModelAtTheDefaultGroup, ()) {
   RunTrace(Choices::Draw(4), 512, 1, PrefixTree::Xxh3);
 }
-// Two of three first tokens have the same hash: a group that meets another one's hash stays private.
+// Two of three first tokens have the same hash: a group that meets another one's hash stays
+// private.
 RC_GTEST_PROP(PrefixTree, HashCollisionsNeverGiveAWrongHit, ()) {
   RunTrace(Choices::Draw(12), 128, 1, EvenOrOdd);
 }
@@ -461,8 +462,8 @@ TEST(PrefixTree, LeavesGoLeastRecentlyUsedFirst) {
   EXPECT_EQ(h.tree.stats().evicted_nodes, 2);
 }
 
-// A step in flight may read what its sequence let go: that is nothing to evict, and it must not cost
-// the rest of the cache either.
+// A step in flight may read what its sequence let go: that is nothing to evict, and it must not
+// cost the rest of the cache either.
 TEST(PrefixTree, PressureDuringAStepTakesOnlyWhatIsFreeAtOnce) {
   Harness h(128, 1);
   PrefixTree::Node* idle = h.InsertPath("ab", "++");

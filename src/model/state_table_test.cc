@@ -48,6 +48,15 @@ TEST(StateTable, IdleSequenceIsAllDummies) {
   for (int64_t c = 0; c < t.width; ++c) EXPECT_EQ(t.at(0, c), kDummy);
 }
 
+// V4 6.3: a position whose window page was given back is the dummy, not a row of the padding page.
+TEST(StateTable, AReleasedPageIsTheDummy) {
+  const SequencePages pages = Pages(1, {0, 7});
+  const SequenceSlice slice{0, 1, 132, &pages};
+  const StateTable t = BuildStateTable({&slice, 1}, kC4Ratio, 8, kDummy);
+  for (int64_t c = 0; c < 4; ++c) EXPECT_EQ(t.at(0, c), kDummy);
+  for (int64_t c = 4; c < 9; ++c) EXPECT_EQ(t.at(0, c), 7 * 8 + c - 4);
+}
+
 // V4 section 9: ring 8, page 5, offset 6 of it (window slot 646) -> 46.
 TEST(StateTable, C4RingRowOfAWindowSlot) {
   const SequencePages pages = Pages(1, {9, 5});
