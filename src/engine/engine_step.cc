@@ -99,6 +99,7 @@ Admission EngineCore::AdmissionOf(int64_t waiting) {
   const Sequence& s = *waiting_[static_cast<size_t>(waiting)];
   Admission a;
   a.known = s.known();
+  a.generated = a.known - s.prompt_length;
   const int64_t pages = (a.known + 1 + kPageTokens - 1) / kPageTokens;
   a.possible = pages <= cache_.geometry()[PageSpace::kFull];
   const PrefixTree::Match match = cache_.Match(s.tokens);
@@ -120,12 +121,18 @@ StepPlan EngineCore::Plan(double now) {
     // With a sample in flight it may be certain to end, and then it gets no row that would be
     // wasted.
     const bool ready = !s->forking && !(s->pending && s->known() >= s->max_length);
-    in.running.push_back({s->scheduled, s->known(), s->decoding(), ready, SizesOf(s->pages)});
+    in.running.push_back({.scheduled = s->scheduled,
+                          .known = s->known(),
+                          .generated = s->known() - s->prompt_length,
+                          .decoding = s->decoding(),
+                          .ready = ready,
+                          .pages = SizesOf(s->pages)});
   }
   in.waiting = static_cast<int64_t>(waiting_.size());
   in.available = cache_.available();
   for (size_t i = 0; i < in.quarantined.size(); ++i) {
-    in.quarantined[i] = cache_.pool(static_cast<PageSpace>(i)).quarantined_pages();
+    const PagePool& pool = cache_.pool(static_cast<PageSpace>(i));
+    in.quarantined[i] = pool.quarantined_pages() + pool.cooling_pages();
   }
   in.limits.max_sequences =
       std::min(in.limits.max_sequences,

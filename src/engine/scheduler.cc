@@ -50,16 +50,15 @@ class Planner {
         gone_(in.running.size(), false) {}
 
   StepPlan Run() {
-    const bool decodes = Any(true);
     const bool prompts = Any(false) || in_.waiting > 0;
-    const bool turn = in_.prefill_steps >= kMaxPrefillSteps;
-    if (in_.limits.mix || !prompts || (decodes && turn)) Running(true);
-    if (in_.limits.mix || !decodes || !turn) {
+    const bool turn = Any(true) && in_.prefill_steps >= kMaxPrefillSteps;
+    const bool decodes_first = in_.limits.mix || !prompts || turn;
+    if (decodes_first) Running(true);
+    if (in_.limits.mix || !decodes_first || Empty()) {
       Running(false);
       if (!blocked_) Waiting();
     }
-    // Prompts alone, and none could move: decoding goes on.
-    if (!in_.limits.mix && Empty()) Running(true);
+    if (!decodes_first && Empty()) Running(true);
     return Finish();
   }
 
@@ -78,17 +77,16 @@ class Planner {
     for (size_t i = 0; i < in_.running.size() && budget_ > 0; ++i) {
       const SchedulerSequence& s = in_.running[i];
       if (!s.ready || s.decoding != decoding || gone_[i] || counts_[i] > 0) continue;
-      const int64_t wanted =
-          std::min({s.known - s.scheduled, in_.limits.max_chunk_tokens, budget_});
-      if (wanted > 0) GiveRows(i, wanted);
+      if (s.known > s.scheduled) GiveRows(i);
     }
   }
 
-  void GiveRows(size_t i, int64_t wanted) {
+  void GiveRows(size_t i) {
     const SchedulerSequence& s = in_.running[i];
     for (;;) {
       const int64_t reach = Reach(s.pages, have_, in_.limits.c128_page_rows);
-      const int64_t n = std::min(wanted, reach - s.scheduled);
+      const int64_t n = std::min(
+          {s.known - s.scheduled, in_.limits.max_chunk_tokens, budget_, reach - s.scheduled});
       if (n > 0) {
         taken_[i] = Need(s.pages, s.scheduled + n, in_.limits.c128_page_rows);
         Take(have_, taken_[i]);
@@ -167,7 +165,7 @@ class Planner {
       PageCounts slack = all;
       if (Any(true)) slack[kFull] += all[kFull] / 10;
       if (slack[kFull] > left[kFull] || slack[kC128] > left[kC128]) return;
-      if (in_.limits.zero_evict_tokens > 0 && !alone && !ZeroEvict(a, all, left[kFull])) return;
+      if (in_.limits.zero_evict_tokens > 0 && !alone && !ZeroEvict(a, left[kFull])) return;
 
       Take(have_, a.pinned);
       const int64_t reach = Reach(a.pages, have_, in_.limits.c128_page_rows);
@@ -188,14 +186,21 @@ class Planner {
     }
   }
 
-  bool ZeroEvict(const Admission& a, const PageCounts& all, int64_t left) const {
+  // `left`: full pages behind what prompts under way still need.
+  bool ZeroEvict(const Admission& a, int64_t left) const {
+    const auto to_come = [&](int64_t generated) {
+      return std::max(kPageTokens, in_.limits.zero_evict_tokens - generated);
+    };
     std::vector<DecodeLoad> loads;
     for (size_t i = 0; i < in_.running.size(); ++i) {
       const SchedulerSequence& s = in_.running[i];
-      if (!gone_[i]) loads.push_back({s.known, in_.limits.zero_evict_tokens, s.pages.full});
+      if (gone_[i]) continue;
+      const int64_t position = s.decoding ? s.scheduled + counts_[i] : s.known;
+      loads.push_back({position, to_come(s.generated), CeilDiv(position, kPageTokens)});
     }
-    loads.push_back({a.known, in_.limits.zero_evict_tokens, a.pages.full + all[kFull]});
-    return DecodesFit(std::move(loads), left - all[kFull]);
+    const int64_t prompt = Need(a.pages, a.known, in_.limits.c128_page_rows)[kFull];
+    loads.push_back({a.known, to_come(a.generated), a.pages.full + prompt});
+    return DecodesFit(std::move(loads), left - prompt);
   }
 
   StepPlan Finish() {

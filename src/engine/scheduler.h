@@ -7,7 +7,7 @@
 // step hands out min(known - scheduled, chunk, budget) rows to each. Order: decoding sequences,
 // then prompts that are under way, then waiting ones. With mixing off a filter on top makes a step
 // prompts only or decoding only, and after kMaxPrefillSteps of prompts with decoding sequences
-// waiting it is decoding's turn.
+// waiting it is decoding's turn. Where those whose step it is can't move, the others do.
 //
 // Pages are counted, not taken: `available` is what is free or held by the prefix cache alone. When
 // a sequence can't get its pages the least important one behind it is preempted (prompts under way
@@ -37,6 +37,7 @@ struct PageTableSizes {
 struct SchedulerSequence {
   int64_t scheduled = 0;  // positions that are computed or launched
   int64_t known = 0;      // tokens, those that a launched step will sample included
+  int64_t generated = 0;  // of them
   bool decoding = false;  // the prompt (or, after preemption, all known tokens) was computed once
   bool ready = true;  // false: must not get a row now (it ends with the step in flight, or forks)
   PageTableSizes pages;
@@ -44,11 +45,12 @@ struct SchedulerSequence {
 
 // What admitting a waiting sequence means, prefix hit included.
 struct Admission {
-  bool possible = true;  // false: it can never fit, even alone
-  int64_t hit = 0;       // tokens from the prefix cache
-  int64_t known = 0;     // its tokens
-  PageTableSizes pages;  // after the hit
-  PageCounts pinned{};   // available pages that the hit takes
+  bool possible = true;   // false: it can never fit, even alone
+  int64_t hit = 0;        // tokens from the prefix cache
+  int64_t known = 0;      // its tokens
+  int64_t generated = 0;  // of them, before it was preempted
+  PageTableSizes pages;   // after the hit
+  PageCounts pinned{};    // available pages that the hit takes
 };
 
 struct SchedulerLimits {
@@ -58,7 +60,8 @@ struct SchedulerLimits {
   bool mix = true;               // prompts and decoding in one step
   double max_prefill_usage = 1;  // no new prompts above that use of the full pages
   int64_t c128_page_rows = 4;
-  // Zero evict: the decoding horizon that admission simulates; 0 = off.
+  // Zero evict: how many tokens admission expects a sequence to generate, at least one page more;
+  // 0 = off.
   int64_t zero_evict_tokens = 0;
 };
 
@@ -67,7 +70,7 @@ struct SchedulerInput {
   std::vector<SchedulerSequence> running;  // most important first
   int64_t waiting = 0;                     // in the order that they should start
   PageCounts available{};
-  PageCounts quarantined{};  // come back when the step in flight ends
+  PageCounts quarantined{};  // become available when the step in flight ends
   int64_t full_capacity = 0;
   int prefill_steps = 0;  // in a row, while decoding sequences waited
   bool step_in_flight = false;
@@ -93,13 +96,12 @@ inline constexpr int kMaxPrefillSteps = 4;
 
 StepPlan PlanStep(const SchedulerInput& input);
 
-// Whether decoding every sequence for up to `horizon` more tokens never needs more than `available`
-// full pages: each takes a page every 128 tokens and gives all back at its end. Elements:
-// (positions now, tokens still to come, pages held).
+// Whether decoding all these sequences to their ends never needs more than `available` full pages:
+// each takes a page every 128 tokens and gives all back at its end.
 struct DecodeLoad {
-  int64_t position = 0;
-  int64_t tokens = 0;
-  int64_t pages = 0;
+  int64_t position = 0;  // positions that have pages
+  int64_t tokens = 0;    // still to come
+  int64_t pages = 0;     // held
 };
 bool DecodesFit(std::vector<DecodeLoad> loads, int64_t available);
 
