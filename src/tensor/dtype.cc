@@ -47,7 +47,8 @@ uint8_t FloatToE4m3(float x) {
     return sign | static_cast<uint8_t>(std::nearbyint(a * 0x1p9F));
   }
   int exponent = 0;
-  const float fraction = std::frexp(a, &exponent);  // a = fraction * 2^exponent, fraction in [0.5, 1)
+  const float fraction =
+      std::frexp(a, &exponent);  // a = fraction * 2^exponent, fraction in [0.5, 1)
   const int eighths = static_cast<int>(std::nearbyint(fraction * 16.0F));  // 8..16
   const int code = ((exponent + 6) << 3) + (eighths - 8);  // eighths 16 carries into the exponent
   return sign | static_cast<uint8_t>(std::min(code, 0x7e));

@@ -1,9 +1,10 @@
 #pragma once
-// Element types and their exact conversions. Sources: deepseek_v4 reference kernels; IEEE 754; OCP MX.
+// Element types and their exact conversions.
+// Sources: deepseek_v4 reference kernels; IEEE 754; OCP MX.
 //
 //   kF32, kBf16, kI32, kI64   as usual
 //   kF8E4M3  1-4-3, bias 7, no infinity, largest 448, NaN = 0x7F / 0xFF, subnormal step 2^-9
-//   kF8E8M0  one unsigned byte u, value 2^(u-127); 255 = NaN; 0 = 2^-127, a float subnormal that is kept
+//   kF8E8M0  one unsigned byte u, value 2^(u-127); 255 = NaN; 0 = 2^-127, a float subnormal, kept
 //   kI8      plain bytes; also the container of two FP4 (e2m1) codes, low nibble first
 //
 // Every narrowing rounds to nearest, ties to even.
@@ -42,7 +43,9 @@ struct Bf16 {
   uint16_t bits;
 };
 
-constexpr float ToFloat(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+constexpr float ToFloat(Bf16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
 
 constexpr Bf16 ToBf16(float x) {
   const auto u = std::bit_cast<uint32_t>(x);
