@@ -204,6 +204,8 @@ void EngineCore::CarryOut(const StepPlan& plan) {
 StepJob::Part EngineCore::MakePart(const SequencePtr& s, int64_t count) {
   CHECK(cache_.Extend(s->pages, s->scheduled + count), "the plan counted the pages");
   StepJob::Part part;
+  part.request = s->request->handle;
+  part.choice = s->choice;
   part.position = s->scheduled;
   const auto have = static_cast<int64_t>(s->tokens.size());
   const int64_t end = s->scheduled + count;

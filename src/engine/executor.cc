@@ -58,10 +58,9 @@ class StepRunner {
   Result<SampledToken> Draw(SamplingState& s, std::span<const float> logits, int64_t position) {
     const SamplingParams& params = position < s.min_length ? s.before_min_tokens : s.params;
     Result<SampledToken> token = sampler_.Sample({logits, params, s.choice, position, &s.counts});
-    if (token) {
-      s.last_token = token->id;
-      if (NeedsHistory(s.params)) s.counts.Add(token->id);
-    }
+    // Where there is no token the next step may be under way already: its row needs some valid id.
+    s.last_token = token ? token->id : 0;
+    if (token && NeedsHistory(s.params)) s.counts.Add(token->id);
     return token;
   }
 

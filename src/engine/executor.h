@@ -42,6 +42,8 @@ struct StepJob {
     // Choices that draw a token from the last row; empty: the prompt goes on.
     std::vector<std::shared_ptr<SamplingState>> samplers;
     std::shared_ptr<SamplingState> source;  // of a placeholder
+    uint64_t request = 0;                   // handle and choice of the sequence, for audits
+    int choice = 0;
   };
   int64_t id = 0;
   std::vector<Part> parts;
