@@ -2,38 +2,54 @@
 // The small verbs that the model's equations are written with: each allocates its result from the
 // step's arena and calls one op.
 
+#include <optional>
+
 #include "model/step.h"
 #include "tensor/weight.h"
 
 namespace fathom {
 
-// y = x W^T, rounded to the activation type. For weights that the official format multiplies with
-// quantised activations, x has been through Quantized.
-inline View Linear(const Step& s, View x, const Weight& w) {
-  View y = s.New({x.dim(0), w.rows});
-  s.ops.Linear(y, x, w);
-  return y;
-}
+// The input of linears that the release formats multiply with quantised activations. Which form a
+// linear needs is a matter of its weight's format; each form is made once, whoever asks first:
+//   x        as it is
+//   Fp8      ActQuant8(x, 128) as values where the official format's rounding is simulated, else x
+//   Int8     int8 codes and a scale per row, for W8A8_DYNAMIC and W4A8_DYNAMIC weights
+class Activation {
+ public:
+  struct Integers {
+    View q;      // kI8 [t, k]
+    View scale;  // kF32 [t]
+  };
 
-// The same, kept in float.
-inline View LinearF32(const Step& s, View x, const Weight& w) {
-  View y = s.NewF32({x.dim(0), w.rows});
-  s.ops.Linear(y, x, w);
-  return y;
-}
+  Activation(const Step& s, View x) : s_(s), x_(x) {}
+  View x() const { return x_; }
+  View Fp8();
+  Integers Int8();
+  // Rows of this one, in any order and number; forms that exist are gathered, not made again.
+  Activation Gather(std::span<const int32_t> rows);
 
-// ActQuant8(x, 128) as values when the official format's rounding is simulated, x itself otherwise.
-inline View Quantized(const Step& s, View x) {
-  if (!s.precision.simulate_quantization) return x;
-  View y = s.New({x.dim(0), x.dim(1)});
-  s.ops.SimulateFp8(y, x, 128);
-  return y;
-}
+ private:
+  const Step& s_;
+  View x_;
+  std::optional<View> fp8_;
+  std::optional<Integers> int8_;
+  Activation* source_ = nullptr;  // of a gathered one
+  std::span<const int32_t> rows_;
+};
 
-inline View RmsNorm(const Step& s, View x, const Weight& w, float eps) {
-  View y = s.New({x.dim(0), x.dim(1)});
-  s.ops.RmsNorm(y, x, w, eps);
-  return y;
-}
+// y = x W^T. Linear rounds to the activation type, LinearF32 keeps float, LinearInto writes where
+// it is told.
+void LinearInto(const Step& s, View y, Activation& x, const Weight& w);
+View Linear(const Step& s, Activation& x, const Weight& w);
+View GroupedLinear(const Step& s, Activation& x, std::span<const Weight> w,
+                   std::span<const int32_t> offsets);
+
+// The same for linears whose activations the official format leaves alone (wo_a, compressors,
+// weights_proj, head); integer weights quantise them all the same.
+void LinearInto(const Step& s, View y, View x, const Weight& w);
+View Linear(const Step& s, View x, const Weight& w);
+View LinearF32(const Step& s, View x, const Weight& w);
+
+View RmsNorm(const Step& s, View x, const Weight& w, float eps);
 
 }  // namespace fathom

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "model/layers.h"
-
 namespace fathom {
 
 Result<LightningIndexer> LightningIndexer::Load(WeightLoader& loader, const std::string& prefix,
@@ -19,14 +17,15 @@ Result<LightningIndexer> LightningIndexer::Load(WeightLoader& loader, const std:
   return x;
 }
 
-RowLists LightningIndexer::Select(const Step& s, const V4Tables& tables, View x, View qr) const {
+RowLists LightningIndexer::Select(const Step& s, const V4Tables& tables, View x,
+                                  Activation& qr) const {
   compressor_.Forward(s, tables.c4, x);
 
   const int64_t t = x.dim(0);
   View q;
   View weight;
   if (tables.c4_needs_scores) {  // otherwise every visible entry is selected whatever its score
-    q = Linear(s, Quantized(s, qr), wq_b_).As({t, heads_, dim_});
+    q = Linear(s, qr, wq_b_).As({t, heads_, dim_});
     s.ops.Rope(q, tables.compressed_cos, tables.compressed_sin, /*inverse=*/false);
     if (s.precision.simulate_quantization) {
       s.ops.Hadamard(q, q);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "model/compressor.h"
+#include "model/layers.h"
 #include "model/v4_tables.h"
 
 namespace fathom {
@@ -22,7 +23,7 @@ class LightningIndexer {
 
   // x: the normalised input of the layer; qr: its low-rank query. Rows are those of the ratio-4
   // pool; they live in `rows` (one list per row of the batch, offsets of tables.c4_offsets).
-  RowLists Select(const Step& s, const V4Tables& tables, View x, View qr) const;
+  RowLists Select(const Step& s, const V4Tables& tables, View x, Activation& qr) const;
 
  private:
   Weight wq_b_, weights_proj_;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "model/layers.h"
-
 namespace fathom {
 
 Result<Moe> Moe::Load(WeightLoader& loader, const std::string& prefix, const ModelConfig& c,
@@ -75,33 +73,28 @@ Moe::Routing Moe::Route(const Step& s, View x) const {
   return r;
 }
 
-View Moe::Shared(const Step& s, View xq) const {
-  View gate = Linear(s, xq, shared_w1_);
-  View up = Linear(s, xq, shared_w3_);
-  View h = s.New({xq.dim(0), shared_w1_.rows});
+View Moe::Shared(const Step& s, Activation& x) const {
+  View gate = Linear(s, x, shared_w1_);
+  View up = Linear(s, x, shared_w3_);
+  View h = s.New({x.x().dim(0), shared_w1_.rows});
   s.ops.SwiGlu(h, gate, up, {}, limit_);
-  return Linear(s, Quantized(s, h), shared_w2_);
+  Activation inner(s, h);
+  return Linear(s, inner, shared_w2_);
 }
 
 View Moe::Forward(const Step& s, View x) const {
   const Routing r = Route(s, x);
-  const auto slots = static_cast<int64_t>(r.sources.size());
-  const int64_t inner = w1_.front().rows;
-  View xq = Quantized(s, x);
-
-  View sorted = s.New({slots, x.dim(1)});
-  View gate = s.New({slots, inner});
-  View up = s.New({slots, inner});
-  View h = s.New({slots, inner});
-  View routed = s.New({slots, x.dim(1)});
-  s.ops.GatherRows(sorted, xq, r.sources);
-  s.ops.GroupedLinear(gate, sorted, w1_, r.offsets);
-  s.ops.GroupedLinear(up, sorted, w3_, r.offsets);
+  Activation input(s, x);
+  Activation sorted = input.Gather(r.sources);
+  View gate = GroupedLinear(s, sorted, w1_, r.offsets);
+  View up = GroupedLinear(s, sorted, w3_, r.offsets);
+  View h = s.New({gate.dim(0), gate.dim(1)});
   s.ops.SwiGlu(h, gate, up, r.weights, limit_);
-  s.ops.GroupedLinear(routed, Quantized(s, h), w2_, r.offsets);
+  Activation inner(s, h);
+  View routed = GroupedLinear(s, inner, w2_, r.offsets);
 
   View y = s.New({x.dim(0), x.dim(1)});
-  s.ops.CombineExperts(y, routed, r.slots, Shared(s, xq));
+  s.ops.CombineExperts(y, routed, r.slots, Shared(s, input));
   return y;
 }
 

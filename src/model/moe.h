@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "model/layers.h"
 #include "model/step.h"
 #include "weights/model_config.h"
 #include "weights/weight_loader.h"
@@ -33,7 +34,7 @@ class Moe {
     std::vector<int32_t> slots;    // [t * A] where (row, i) went
   };
   Routing Route(const Step& s, View x) const;
-  View Shared(const Step& s, View xq) const;
+  View Shared(const Step& s, Activation& x) const;
 
   Weight gate_, bias_;
   std::vector<int32_t> tid2eid_;      // [vocab, A], ascending; hash layers only

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "model/layers.h"
-
 namespace fathom {
 namespace {
 
@@ -53,17 +51,17 @@ CacheSpec SparseMla::WindowCache(const ModelConfig& config, int64_t layers,
   return spec;
 }
 
-View SparseMla::Query(const Step& s, const V4Tables& tables, View qr) const {
-  const int64_t t = qr.dim(0);
-  View q = Linear(s, Quantized(s, qr), wq_b_).As({t * heads_, head_dim_});
+View SparseMla::Query(const Step& s, const V4Tables& tables, Activation& qr) const {
+  const int64_t t = qr.x().dim(0);
+  View q = Linear(s, qr, wq_b_).As({t * heads_, head_dim_});
   s.ops.RmsNorm(q, q, Weight{}, eps_);  // per head, weightless
   q = q.As({t, heads_, head_dim_});
   s.ops.Rope(q, tables.cos(ratio_), tables.sin(ratio_), /*inverse=*/false);
   return q;
 }
 
-void SparseMla::WriteWindow(const Step& s, const V4Tables& tables, View xq) const {
-  View kv = RmsNorm(s, Linear(s, xq, wkv_), kv_norm_, eps_);
+void SparseMla::WriteWindow(const Step& s, const V4Tables& tables, Activation& x) const {
+  View kv = RmsNorm(s, Linear(s, x, wkv_), kv_norm_, eps_);
   s.ops.Rope(kv.As({kv.dim(0), 1, head_dim_}), tables.cos(ratio_), tables.sin(ratio_),
              /*inverse=*/false);
   if (s.precision.simulate_quantization) {
@@ -81,17 +79,18 @@ View SparseMla::Output(const Step& s, View o) const {
   View flat = o.As({t, heads_ * head_dim_});
   View y = s.New({t, wo_a_.rows});
   for (int64_t g = 0; g < groups_; ++g) {  // wo_a is used without quantised activations (V4 2.4)
-    s.ops.Linear(y.Columns(g * rank, rank), flat.Columns(g * width, width),
-                 wo_a_.Rows(g * rank, rank));
+    LinearInto(s, y.Columns(g * rank, rank), flat.Columns(g * width, width),
+               wo_a_.Rows(g * rank, rank));
   }
-  return Linear(s, Quantized(s, y), wo_b_);
+  Activation low(s, y);
+  return Linear(s, low, wo_b_);
 }
 
 View SparseMla::Forward(const Step& s, const V4Tables& tables, View x) const {
-  View xq = Quantized(s, x);
-  View qr = RmsNorm(s, Linear(s, xq, wq_a_), q_norm_, eps_);
+  Activation input(s, x);
+  Activation qr(s, RmsNorm(s, Linear(s, input, wq_a_), q_norm_, eps_));
   View q = Query(s, tables, qr);
-  WriteWindow(s, tables, xq);
+  WriteWindow(s, tables, input);
 
   KeySource window{s.cache.Pool(kWindowKv, window_ordinal_), tables.window.lists()};
   KeySource entries;

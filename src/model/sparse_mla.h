@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "model/compressor.h"
+#include "model/layers.h"
 #include "model/lightning_indexer.h"
 #include "model/v4_tables.h"
 
@@ -37,8 +38,8 @@ class SparseMla {
   View Forward(const Step& s, const V4Tables& tables, View x) const;  // [t, hidden] -> [t, hidden]
 
  private:
-  View Query(const Step& s, const V4Tables& tables, View qr) const;
-  void WriteWindow(const Step& s, const V4Tables& tables, View xq) const;
+  View Query(const Step& s, const V4Tables& tables, Activation& qr) const;
+  void WriteWindow(const Step& s, const V4Tables& tables, Activation& x) const;
   View Output(const Step& s, View o) const;
 
   Weight wq_a_, q_norm_, wq_b_, wkv_, kv_norm_, wo_a_, wo_b_, attn_sink_;

@@ -87,6 +87,24 @@ class Ops {
   virtual void GroupedLinear(View y, View x, std::span<const Weight> w,
                              std::span<const int32_t> offsets) = 0;
 
+  // ---- integer projections (V3.2 2.4; the formats of tensor/weight.h that IsInteger names)
+  // ---------------- Sums are exact in int32, so neither batch nor threads nor the order of a
+  // kernel can change a bit.
+  //
+  // q[t,k] (kI8) = clamp(rne(x[t,k] / scale) + offset, -128, 127), one float division.
+  virtual void QuantizeStatic(View q, View x, float scale, int32_t offset) = 0;
+  // Per row: inv = 127 / max_k |x[t,k]| (one float division), q[t,k] = rne(x[t,k] inv), scale[t]
+  // (kF32) = 1 / inv; a row whose inv is not finite (all zero, or below 3.7e-37) has q = 0 and
+  // scale = 0.
+  virtual void QuantizeDynamic(View q, View scale, View x) = 0;
+  // y[t,n] = float(sum_k q[t,k] w[n,k] + quant_bias[n]) * channel_scale[n] * scale[t], left to
+  // right; quant_bias and no scale for kInt8Static (scale is an empty view), scale and no
+  // quant_bias for the dynamic formats.
+  virtual void QuantLinear(View y, View q, View scale, const Weight& w) = 0;
+  // Rows [offsets[e], offsets[e+1]) go through w[e], as in GroupedLinear; dynamic formats only.
+  virtual void GroupedQuantLinear(View y, View q, View scale, std::span<const Weight> w,
+                                  std::span<const int32_t> offsets) = 0;
+
   // y[t,:] = table[ids[t],:]; the format of the table is kF32 or kBf16.
   virtual void Embed(View y, std::span<const int32_t> ids, const Weight& table) = 0;
 
@@ -173,7 +191,7 @@ class Ops {
   // The weights of given experts[t*a..] (sorted ascending by the caller) by the same formula.
   virtual void ExpertWeights(View weight, View score, std::span<const int32_t> experts,
                              float route_scale) = 0;
-  // y[i,:] = x[rows[i],:]
+  // y[i,:] = x[rows[i],:]; both kI8, or real types.
   virtual void GatherRows(View y, View x, std::span<const int32_t> rows) = 0;
   // y[i,n] = w_i silu(min(g, limit)) clamp(u, -limit, limit); w_i = row_weight[i], or 1 if that is
   // empty.

@@ -8,6 +8,21 @@ namespace {
 
 constexpr std::array<float, 8> kE2m1 = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
 
+// How many units in the last place of `base` (a power of two above it) make up `a`, rounded to
+// nearest even by the addition itself.
+uint32_t Steps(float a, float base) {
+  return std::bit_cast<uint32_t>(a + base) - std::bit_cast<uint32_t>(base);
+}
+
+// Biased exponent and the first `kBits` of the mantissa, rounded to nearest even; a carry moves
+// into the exponent.
+template <int kBits>
+uint32_t RoundMantissa(float a) {
+  constexpr int kDropped = 23 - kBits;
+  const auto u = std::bit_cast<uint32_t>(a);
+  return (u + (1U << (kDropped - 1)) - 1U + ((u >> kDropped) & 1U)) >> kDropped;
+}
+
 }  // namespace
 
 std::string_view Name(DType type) {
@@ -44,14 +59,9 @@ uint8_t FloatToE4m3(float x) {
   const auto sign = static_cast<uint8_t>(std::signbit(x) ? 0x80 : 0);
   const float a = std::min(std::fabs(x), 448.0F);
   if (a < 0x1p-6F) {  // subnormals are multiples of 2^-9; eight of them is the first normal, code 8
-    return sign | static_cast<uint8_t>(std::nearbyint(a * 0x1p9F));
+    return sign | static_cast<uint8_t>(Steps(a, 0x1p14F));
   }
-  int exponent = 0;
-  const float fraction =
-      std::frexp(a, &exponent);  // a = fraction * 2^exponent, fraction in [0.5, 1)
-  const int eighths = static_cast<int>(std::nearbyint(fraction * 16.0F));  // 8..16
-  const int code = ((exponent + 6) << 3) + (eighths - 8);  // eighths 16 carries into the exponent
-  return sign | static_cast<uint8_t>(std::min(code, 0x7e));
+  return sign | static_cast<uint8_t>(RoundMantissa<3>(a) - ((127U - 7U) << 3));
 }
 
 float E2m1ToFloat(uint8_t code) {
@@ -62,14 +72,9 @@ float E2m1ToFloat(uint8_t code) {
 uint8_t FloatToE2m1(float x) {
   const auto sign = static_cast<uint8_t>(std::signbit(x) ? 8 : 0);
   const float a = std::min(std::fabs(x), 6.0F);
-  uint8_t code = 0;
-  while (code < 7) {
-    const float middle = (kE2m1[code] + kE2m1[code + 1U]) / 2.0F;
-    // A tie goes to the even code.
-    if (a < middle || (a == middle && (code & 1U) == 0)) break;
-    ++code;
-  }
-  return sign | code;
+  if (a < 1.0F)
+    return sign | static_cast<uint8_t>(Steps(a, 0x1p22F));  // halves; two of them is code 2
+  return sign | static_cast<uint8_t>(RoundMantissa<1>(a) - ((127U - 1U) << 1));
 }
 
 }  // namespace fathom

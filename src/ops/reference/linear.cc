@@ -1,5 +1,7 @@
 #include <vector>
 
+#include <cstring>
+
 #include "ops/element.h"
 #include "ops/reference/reference_ops.h"
 
@@ -49,10 +51,15 @@ void ReferenceOps::Embed(View y, std::span<const int32_t> ids, const Weight& tab
 
 void ReferenceOps::GatherRows(View y, View x, std::span<const int32_t> rows) {
   CHECK(RowCount(y) == static_cast<int64_t>(rows.size()) && y.dim(-1) == x.dim(-1));
+  const auto bytes = static_cast<size_t>(y.dim(-1) * SizeOf(y.type()));
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row in = RowOf(x, rows[i]);
     const Row out = RowOf(y, static_cast<int64_t>(i));
-    for (int64_t d = 0; d < y.dim(-1); ++d) out.Set(d, in[d]);
+    if (x.type() == y.type()) {
+      std::memcpy(out.data, in.data, bytes);
+    } else {
+      for (int64_t d = 0; d < y.dim(-1); ++d) out.Set(d, in[d]);
+    }
   }
 }
 

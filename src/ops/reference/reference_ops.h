@@ -14,6 +14,11 @@ class ReferenceOps final : public Ops {
   void Linear(View y, View x, const Weight& w) override;
   void GroupedLinear(View y, View x, std::span<const Weight> w,
                      std::span<const int32_t> offsets) override;
+  void QuantizeStatic(View q, View x, float scale, int32_t offset) override;
+  void QuantizeDynamic(View q, View scale, View x) override;
+  void QuantLinear(View y, View q, View scale, const Weight& w) override;
+  void GroupedQuantLinear(View y, View q, View scale, std::span<const Weight> w,
+                          std::span<const int32_t> offsets) override;
   void Embed(View y, std::span<const int32_t> ids, const Weight& table) override;
 
   void RmsNorm(View y, View x, const Weight& w, float eps) override;

@@ -8,6 +8,9 @@ constexpr Kernels MakeKernels(const char* name) {
   Kernels k{};
   k.name = name;
   k.linear = Linear;
+  k.int_linear = IntLinear;
+  k.quantize_static = QuantizeStatic;
+  k.quantize_dynamic = QuantizeDynamic;
   k.copy = Copy;
   k.add = AddRows;
   k.scale = Scale;

@@ -51,6 +51,25 @@ struct LinearArgs {
   float* scratch;  // LinearScratch(k)
 };
 
+// y = (q . w + bias) * channel_scale [* row_scale] in integers; w as Weight stores it, int4 or
+// int8.
+struct IntLinearArgs {
+  const int8_t* q;
+  int64_t q_stride;
+  int64_t m;
+  void* y;  // column 0
+  int64_t y_stride;
+  bool y_bf16;
+  const int8_t* w;
+  bool int4;
+  const float* channel_scale;
+  const float* row_scale;  // null: static
+  const int32_t* bias;     // null: none
+  int64_t k;
+  int64_t n_begin;
+  int64_t n_end;
+};
+
 // scale_of maps the largest magnitude of a group to its power of two.
 struct SimulateArgs {
   OutRow y;
@@ -168,6 +187,9 @@ struct CombineArgs {
 struct Kernels {
   const char* name;
   void (*linear)(const LinearArgs& args);
+  void (*int_linear)(const IntLinearArgs& args);
+  void (*quantize_static)(int8_t* q, InRow x, int64_t n, float scale, float offset);
+  float (*quantize_dynamic)(int8_t* q, InRow x, int64_t n);  // returns the row's scale
   void (*copy)(OutRow y, InRow x, int64_t n);
   void (*add)(OutRow y, InRow a, InRow b, int64_t n);
   void (*scale)(OutRow y, InRow x, float factor, int64_t n);

@@ -11,6 +11,7 @@
 // and what builds on those.
 #include "ops/simd/attention_kernel.h"
 #include "ops/simd/hyper_connection_kernel.h"
+#include "ops/simd/integer_kernel.h"
 #include "ops/simd/quantize_kernel.h"
 // Last the table of all of them.
 #include "ops/simd/kernel_list.h"

@@ -23,7 +23,12 @@ KernelFormat FormatOf(WeightFormat format) {
       return KernelFormat::kFp8;
     case WeightFormat::kFp4Group:
       return KernelFormat::kFp4;
+    case WeightFormat::kInt8Dynamic:
+    case WeightFormat::kInt8Static:
+    case WeightFormat::kInt4Dynamic:
+      break;
   }
+  CHECK(false, "integer weights go through QuantLinear");
   return KernelFormat::kF32;
 }
 

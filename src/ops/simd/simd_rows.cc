@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "ops/simd/split.h"
 
@@ -28,12 +29,23 @@ void SimdOps::Embed(View y, std::span<const int32_t> ids, const Weight& table) {
 }
 
 void SimdOps::GatherRows(View y, View x, std::span<const int32_t> rows) {
-  const RowBlock out = RowsOf(y);
-  const RowBlock in = RowsOf(x);
-  CHECK(out.count == static_cast<int64_t>(rows.size()) && out.n == in.n);
-  Split(out.count, out.n, [&](Worker&, int64_t begin, int64_t end) {
+  CHECK(y.dim(-1) == x.dim(-1) && RowCount(y) == static_cast<int64_t>(rows.size()));
+  const auto bytes = static_cast<size_t>(y.dim(-1) * SizeOf(y.type()));
+  const bool same = y.type() == x.type();
+  if (!same) {
+    CheckReal(x);
+    CheckReal(y);
+  }
+  Split(RowCount(y), y.dim(-1), [&](Worker&, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      kernels_.copy(out.out(i), in.in(rows[static_cast<size_t>(i)]), out.n);
+      const Row in = RowOf(x, rows[static_cast<size_t>(i)]);
+      const Row out = RowOf(y, i);
+      if (same) {
+        std::memcpy(out.data, in.data, bytes);
+      } else {
+        kernels_.copy({out.data, out.type == DType::kBf16}, {in.data, in.type == DType::kBf16},
+                      y.dim(-1));
+      }
     }
   });
 }

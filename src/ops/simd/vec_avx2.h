@@ -168,4 +168,27 @@ static inline Vec LoadE2m1(const uint8_t* p, Fp4Table table) {
   return WithSign(_mm256_permutevar8x32_ps(table, codes), sign);
 }
 
+// int8 and int4 codes widened to int16, and their products summed in int32.
+using ShortVec = __m256i;
+constexpr int kShortLanes = 16;
+static inline ShortVec LoadBytes(const int8_t* p) {
+  return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+static inline ShortVec LoadLowNibbles(const int8_t* p) {
+  return _mm256_srai_epi16(_mm256_slli_epi16(LoadBytes(p), 12), 12);
+}
+static inline ShortVec LoadHighNibbles(const int8_t* p) {
+  return _mm256_srai_epi16(LoadBytes(p), 4);
+}
+static inline IntVec ZeroInts() { return _mm256_setzero_si256(); }
+static inline IntVec MulAddPairs(IntVec sum, ShortVec a, ShortVec b) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+}
+static inline int32_t SumInts(IntVec v) {
+  __m128i x = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1));
+  return _mm_cvtsi128_si32(x);
+}
+
 }  // namespace fathom::avx2

@@ -172,4 +172,22 @@ static inline Vec LoadE2m1(const uint8_t* p, Fp4Table table) {
   return _mm512_permutexvar_ps(_mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)), table);
 }
 
+// int8 and int4 codes widened to int16, and their products summed in int32.
+using ShortVec = __m512i;
+constexpr int kShortLanes = 32;
+static inline ShortVec LoadBytes(const int8_t* p) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+static inline ShortVec LoadLowNibbles(const int8_t* p) {
+  return _mm512_srai_epi16(_mm512_slli_epi16(LoadBytes(p), 12), 12);
+}
+static inline ShortVec LoadHighNibbles(const int8_t* p) {
+  return _mm512_srai_epi16(LoadBytes(p), 4);
+}
+static inline IntVec ZeroInts() { return _mm512_setzero_si512(); }
+static inline IntVec MulAddPairs(IntVec sum, ShortVec a, ShortVec b) {
+  return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+}
+static inline int32_t SumInts(IntVec v) { return _mm512_reduce_add_epi32(v); }
+
 }  // namespace fathom::avx512
