@@ -23,7 +23,11 @@ build:
 	@cmake --preset release > /dev/null
 	@cmake --build --preset release --parallel
 
-serve: build
+# Only the program: a newcomer need not wait for the tests to be compiled.
+serve:
+	@tools/setup.sh build
+	@cmake --preset release > /dev/null
+	@cmake --build --preset release --parallel --target fathom
 	build/fathom serve --model $(MODEL) --port $(PORT) $(SERVE_FLAGS)
 
 # The Python clients of some tests live in build/venv (tools/venv.sh); nothing of it is part of the program.
