@@ -71,7 +71,8 @@ float E2m1ToFloat(uint8_t code) {
 
 uint8_t FloatToE2m1(float x) {
   const auto sign = static_cast<uint8_t>(std::signbit(x) ? 8 : 0);
-  const float a = std::min(std::fabs(x), 6.0F);
+  const float a =
+      std::fabs(x) < 6.0F ? std::fabs(x) : 6.0F;  // a NaN, which has no code, becomes the largest
   if (a < 1.0F)
     return sign | static_cast<uint8_t>(Steps(a, 0x1p22F));  // halves; two of them is code 2
   return sign | static_cast<uint8_t>(RoundMantissa<1>(a) - ((127U - 1U) << 1));

@@ -133,6 +133,13 @@ TEST(E2m1, TiesGoToTheEvenCode) {
   }
 }
 
+TEST(E2m1, ClampsAndHasNoNan) {
+  EXPECT_EQ(FloatToE2m1(7.0F), 7);
+  EXPECT_EQ(FloatToE2m1(-INFINITY), 15);
+  EXPECT_EQ(FloatToE2m1(NAN) & 7, 7);
+  EXPECT_EQ(FloatToE2m1(-0.0F), 8);
+}
+
 TEST(E2m1, EveryBf16RoundsToTheNearest) {
   const std::vector<double> magnitudes = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   for (uint32_t bits = 0; bits < 0x7f80; ++bits) {
