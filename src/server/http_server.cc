@@ -371,8 +371,9 @@ void Session::SetDeadline(std::chrono::steady_clock::time_point when) {
   const int64_t round = ++deadline_round_;
   timed_out_ = false;
   deadline_.expires_at(when);
-  deadline_.async_wait([self = shared_from_this(), round](error_code error) {
-    if (error || round != self->deadline_round_) return;
+  deadline_.async_wait([session = weak_from_this(), round](error_code error) {
+    const auto self = session.lock();
+    if (error || !self || round != self->deadline_round_) return;
     self->timed_out_ = true;
     error_code ignored;
     self->socket_.cancel(ignored);
@@ -405,6 +406,7 @@ asio::awaitable<void> Session::Run() {
   Next next = Next::kRequest;
   while (next == Next::kRequest && !core_->stopping) next = co_await ServeOne();
   if (next == Next::kLinger) co_await Linger();
+  ClearDeadline();
   socket_.shutdown(tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
 }
@@ -413,6 +415,7 @@ asio::awaitable<Session::Next> Session::ServeOne() {
   BodyBudget budget(core_.get());
   Next next = Next::kClose;
   std::optional<Incoming> incoming = co_await ReadRequest(&budget, &next);
+  ClearDeadline();
   if (!incoming) co_return next;
   const bool head_only = incoming->request.method == "HEAD";
   auto answer = std::make_shared<Answer>(core_, strand_, weak_from_this());
