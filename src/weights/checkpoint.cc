@@ -16,12 +16,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+// The official release's, and ModelSlim's. "<name>.index.json" lists the shards of "<name>".
+constexpr std::string_view kWholeFiles[] = {"model.safetensors", "quant_model_weights.safetensors"};
+
+// The index of a directory, empty where it has none.
+Result<std::string> IndexFile(const std::string& dir) {
+  std::string found;
+  for (const std::string_view whole : kWholeFiles) {
+    std::error_code ignored;
+    const std::string name = fmt::format("{}.index.json", whole);
+    if (!fs::exists(dir + "/" + name, ignored)) continue;
+    if (!found.empty()) {
+      return Invalid("{} has both {} and {}; keep one format per directory", dir, found, name);
+    }
+    found = name;
+  }
+  return found;
+}
 
 // The one .safetensors file of a directory without an index.
 Result<std::string> SingleFile(const std::string& dir) {
   std::error_code fault;
-  if (fs::exists(dir + "/model.safetensors", fault)) return std::string("model.safetensors");
+  for (const std::string_view whole : kWholeFiles) {
+    if (fs::exists(fmt::format("{}/{}", dir, whole), fault)) return std::string(whole);
+  }
   std::vector<std::string> found;
   for (fs::directory_iterator it(dir, fault), end; !fault && it != end; it.increment(fault)) {
     const std::string name = it->path().filename().string();
@@ -30,11 +48,12 @@ Result<std::string> SingleFile(const std::string& dir) {
   if (fault) return Fail(ErrorCode::kNotFound, "cannot list {}: {}", dir, fault.message());
   if (found.size() == 1) return found[0];
   if (found.empty()) {
-    return Fail(ErrorCode::kNotFound, "no weights in {}: expected {} or one .safetensors file", dir,
-                kIndexFile);
+    return Fail(ErrorCode::kNotFound,
+                "no weights in {}: expected {}.index.json or one .safetensors file", dir,
+                kWholeFiles[0]);
   }
-  return Invalid("{} has {} .safetensors files and no {}; fetch the index", dir, found.size(),
-                 kIndexFile);
+  return Invalid("{} has {} .safetensors files and no {}.index.json; fetch the index", dir,
+                 found.size(), kWholeFiles[0]);
 }
 
 // K of "mtp.K.", or -1.
@@ -110,9 +129,10 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
                 "model path does not exist: {}; pass a directory with config.json and weights",
                 dir);
   }
-  const std::string index_path = fmt::format("{}/{}", dir, kIndexFile);
+  TRY(const std::string index_file, IndexFile(dir));
   ShardIndex index;
-  if (fs::exists(index_path, ignored)) {
+  if (!index_file.empty()) {
+    const std::string index_path = fmt::format("{}/{}", dir, index_file);
     TRY(const std::string text, ReadFile(index_path));
     TRY(index, ParseShardIndex(text, index_path));
   } else {
@@ -122,11 +142,16 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
 
   std::shared_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->dir_ = dir;
+  if (const std::string path = fmt::format("{}/{}", dir, kQuantDescriptionFile);
+      fs::exists(path, ignored)) {
+    TRY(const std::string text, ReadFile(path));
+    TRY(checkpoint->description_, QuantDescription::Parse(text, path));
+  }
   for (const std::string& file : index.files) {
     const std::string path = fmt::format("{}/{}", dir, file);
     if (!fs::exists(path, ignored)) {
       return Fail(ErrorCode::kNotFound, "{} is missing: {} names it; fetch the shard", path,
-                  kIndexFile);
+                  index_file);
     }
     TRY(SafetensorsFile shard, SafetensorsFile::Open(path));
     checkpoint->files_.push_back(std::move(shard));
@@ -143,7 +168,7 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
     if (!stored.contains({file, name})) {
       return Invalid(
           "{}/{}: tensor '{}' is missing: {} says that it is in this file; fetch the shard again",
-          dir, file, name, kIndexFile);
+          dir, file, name, index_file);
     }
   }
   auto& all = checkpoint->tensors_;

@@ -2,21 +2,24 @@
 // Checkpoint: the tensors of a model directory under their official names, whatever the files call
 // them.
 //
-// Files: model.safetensors.index.json and its shards, or one model.safetensors, or exactly one
-// *.safetensors. Names: official ones as they are; Hugging Face ones are mapped
-// (weights/tensor_names.h); fused experts (gate_up_proj [E, 2I, D], down_proj [E, D, I]) become one
-// record per expert that points into the fused tensor. Errors: missing shard, truncated shard,
-// tensor in the index but not in its shard, the same tensor twice. Immutable after Open: any thread
-// may read. Records live as long as the Checkpoint.
+// Files: model.safetensors.index.json or quant_model_weights.safetensors.index.json and its shards,
+// or one model.safetensors or quant_model_weights.safetensors, or exactly one *.safetensors; beside
+// them quant_model_description.json for ModelSlim's formats. Names: official ones as they are;
+// Hugging Face ones are mapped (weights/tensor_names.h); fused experts (gate_up_proj [E, 2I, D],
+// down_proj [E, D, I]) become one record per expert that points into the fused tensor. Errors:
+// missing shard, truncated shard, tensor in the index but not in its shard, the same tensor twice.
+// Immutable after Open: any thread may read. Records live as long as the Checkpoint.
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
+#include "weights/quant_description.h"
 #include "weights/safetensors.h"
 
 namespace fathom {
@@ -30,6 +33,9 @@ class Checkpoint {
   const std::vector<const Tensor*>& tensors() const { return tensors_; }  // sorted by name
   const std::string& dir() const { return dir_; }
   size_t file_count() const { return files_.size(); }
+
+  // nullptr unless the directory has a quant_model_description.json.
+  const QuantDescription* description() const { return description_ ? &*description_ : nullptr; }
 
   // Number of distinct mtp.K. prefixes, counted from 0: the drafter's stages.
   int64_t draft_stages() const { return draft_stages_; }
@@ -47,6 +53,7 @@ class Checkpoint {
   std::unordered_map<std::string_view, const Tensor*> by_name_;
   std::vector<const Tensor*> tensors_;
   int64_t draft_stages_ = 0;
+  std::optional<QuantDescription> description_;
 };
 
 }  // namespace fathom

@@ -160,8 +160,10 @@ std::vector<std::vector<Job>> Shards(std::vector<Job> jobs, int64_t max_bytes) {
     shards.back().push_back(std::move(job));
   }
   for (std::vector<Job>& shard : shards) {
-    std::stable_sort(shard.begin(), shard.end(), [](const Job& a, const Job& b) {
-      return SizeOf(a.outputs[0].dtype) > SizeOf(b.outputs[0].dtype);
+    std::sort(shard.begin(), shard.end(), [](const Job& a, const Job& b) {
+      const int64_t size_a = SizeOf(a.outputs[0].dtype);
+      const int64_t size_b = SizeOf(b.outputs[0].dtype);
+      return size_a != size_b ? size_a > size_b : NaturalLess(a.tensor->name, b.tensor->name);
     });
   }
   return shards;
@@ -220,9 +222,9 @@ Status WriteIds(WeightLoader& loader, const Job& job, SafetensorsWriter& out) {
 // Lets the pages of a mapped tensor go, so that memory in use doesn't grow with the model.
 void DropPages(std::span<const std::byte> bytes) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
-  const auto end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();
-  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const size_t into_page = reinterpret_cast<uintptr_t>(bytes.data()) % page;
+  auto* begin = const_cast<std::byte*>(bytes.data()) - into_page;
+  madvise(begin, bytes.size() + into_page, MADV_DONTNEED);
 }
 
 Status WriteShard(WeightLoader& loader, const std::vector<Job>& jobs, const std::string& path) {
@@ -282,7 +284,7 @@ Status WriteDirectory(const std::string& input_dir, const Checkpoint& checkpoint
   int64_t total = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    TRY_STATUS(WriteShard(loader, shards[i], dir + "/" + file));
+    TRY_STATUS(WriteShard(loader, shards[i], fmt::format("{}/{}", dir, file)));
     for (const Job& job : shards[i]) {
       total += job.bytes();
       for (const TensorDeclaration& t : job.outputs) weight_map[t.name] = file;

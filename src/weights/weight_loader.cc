@@ -7,12 +7,10 @@
 #include <optional>
 
 #include "base/check.h"
+#include "weights/loader_checks.h"
 
 namespace fathom {
 namespace {
-
-constexpr std::string_view kOtherModel =
-    "config.json and the weights are of different models, or the file is damaged";
 
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -69,17 +67,6 @@ Status CheckFinite(const Tensor& t, DType type) {
       "{}: tensor '{}' has a NaN or infinity at element {} of {} {}; the file is damaged, fetch it "
       "again",
       *t.file, t.name, *at, Name(type), ShapeText(t.shape));
-}
-
-Status CheckShape(const Tensor& t, std::initializer_list<int64_t> expected) {
-  if (std::equal(t.shape.begin(), t.shape.end(), expected.begin(), expected.end())) return {};
-  return Invalid("{}: tensor '{}' is {} {}, expected {}; {}", *t.file, t.name, Name(t.dtype),
-                 ShapeText(t.shape), ShapeText(std::vector<int64_t>(expected)), kOtherModel);
-}
-
-tl::unexpected<Error> WrongType(const Tensor& t, std::string_view expected) {
-  return Invalid("{}: tensor '{}' is {} {}, expected {}; convert the checkpoint, or fetch it again",
-                 *t.file, t.name, t.raw_bytes ? "U8" : Name(t.dtype), ShapeText(t.shape), expected);
 }
 
 bool Aligned(const Tensor& t) {
@@ -144,6 +131,14 @@ const std::byte* WeightLoader::AlignedData(const Tensor& tensor) {
 Result<Weight> WeightLoader::Matrix(std::string_view name, int64_t rows, int64_t cols) {
   CHECK(rows > 0 && cols > 0);
   TRY(const Tensor* tensor, Take(fmt::format("{}.weight", name)));
+  if (checkpoint_->description() != nullptr) {
+    TRY(const QuantScheme scheme, SchemeOf(*tensor));
+    if (scheme != QuantScheme::kFloat) {
+      TRY(const Weight integers, IntegerMatrix(name, *tensor, scheme, rows, cols));
+      Report();
+      return integers;
+    }
+  }
   Weight w;
   w.rows = rows;
   w.cols = cols;
@@ -195,6 +190,7 @@ Result<Weight> WeightLoader::Widen(std::string_view full_name, int64_t rows, int
                                    bool vector) {
   CHECK(rows > 0 && cols > 0);
   TRY(const Tensor* tensor, Take(full_name));
+  TRY_STATUS(CheckFloat(*tensor));
   if (tensor->dtype != DType::kF32 && tensor->dtype != DType::kBf16)
     return WrongType(*tensor, "F32 or BF16");
   if (vector) {
@@ -234,6 +230,7 @@ Result<Weight> WeightLoader::F32Matrix(std::string_view full_name, int64_t rows,
 
 Result<Weight> WeightLoader::Real(std::string_view full_name) {
   TRY(const Tensor* tensor, Take(full_name));
+  TRY_STATUS(CheckFloat(*tensor));
   if (tensor->dtype != DType::kF32 && tensor->dtype != DType::kBf16)
     return WrongType(*tensor, "F32 or BF16");
   if (tensor->bytes.empty()) {

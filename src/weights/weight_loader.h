@@ -69,6 +69,8 @@ class WeightLoader {
 
   // NAME.weight [rows, cols] in the format it is stored in: F32, BF16, F8_E4M3 with NAME.scale
   // [ceil(rows/128), ceil(cols/128)], or packed FP4 [rows, cols/2] with NAME.scale [rows, cols/32].
+  // Where the checkpoint has a quant_model_description.json, that decides: FLOAT is F32 or BF16,
+  // the others are int8 with the tensors of weights/integer_weights.cc.
   Result<Weight> Matrix(std::string_view name, int64_t rows, int64_t cols);
 
   // A tensor by its full name, as f32 (bf16 is widened): a vector [size] as a Weight of one row, or
@@ -78,6 +80,9 @@ class WeightLoader {
 
   // A bf16 or f32 tensor of any shape as it is stored: [first dimension, product of the others].
   Result<Weight> Real(std::string_view full_name);
+
+  // A matrix whose size is what its file says, for converters: NAME.weight in any format.
+  Result<Weight> StoredMatrix(std::string_view name);
 
   // An I64 or I32 table [rows, cols] whose entries must lie in [0, limit).
   Result<std::vector<int32_t>> IdTable(std::string_view full_name, int64_t rows, int64_t cols,
@@ -98,6 +103,14 @@ class WeightLoader {
 
  private:
   Result<const Tensor*> Take(std::string_view full_name);
+  Result<Weight> IntegerMatrix(std::string_view name, const Tensor& tensor, QuantScheme scheme,
+                               int64_t rows, int64_t cols);
+  Result<Weight> StaticMatrix(std::string_view name, Weight w);
+  Result<const float*> Scales(std::string_view full_name, int64_t rows);
+  Result<float> Scalar(std::string_view full_name);
+  Status CheckZeros(std::string_view full_name, int64_t rows);
+  Result<QuantScheme> SchemeOf(const Tensor& tensor) const;
+  Status CheckFloat(const Tensor& tensor) const;
   Result<Weight> Widen(std::string_view full_name, int64_t rows, int64_t cols, bool vector);
   const std::byte* AlignedData(
       const Tensor& tensor);  // in the map, or a copy where that is unaligned
