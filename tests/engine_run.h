@@ -49,7 +49,7 @@ class CollectingSink final : public OutputSink {
   }
   void Wait() {
     std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [this] { return ended_; }));
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(600), [this] { return ended_; }));
   }
   void WaitForTokens(size_t count) {
     std::unique_lock lock(mutex_);
@@ -107,17 +107,6 @@ inline std::shared_ptr<CollectingSink> RunToEnd(Engine& engine, Request request)
   auto sink = Start(engine, std::move(request));
   sink->Wait();
   return sink;
-}
-
-// Ids without structure, the same in every run.
-inline std::vector<int32_t> TestIds(int64_t count, uint32_t seed, int64_t vocab = 4000) {
-  std::vector<int32_t> ids(static_cast<size_t>(count));
-  uint32_t x = seed * 2654435761U + 1;
-  for (int32_t& id : ids) {
-    x = x * 1664525U + 1013904223U;
-    id = static_cast<int32_t>((x >> 8) % static_cast<uint32_t>(vocab));
-  }
-  return ids;
 }
 
 inline void ExpectSame(const ChoiceOutput& a, const ChoiceOutput& b, const std::string& what) {

@@ -12,17 +12,6 @@
 namespace fathom {
 namespace {
 
-// Ids without structure, the same in every run.
-std::vector<int32_t> Ids(int64_t count, uint32_t seed, int64_t vocab) {
-  std::vector<int32_t> ids(static_cast<size_t>(count));
-  uint32_t x = seed * 2654435761U + 1;
-  for (int32_t& id : ids) {
-    x = x * 1664525U + 1013904223U;
-    id = static_cast<int32_t>((x >> 8) % static_cast<uint32_t>(vocab));
-  }
-  return ids;
-}
-
 struct Backend {
   std::string isa = "best";
   std::string compute_dtype = "auto";
@@ -69,7 +58,7 @@ TEST_P(Invariance, AnyChunking) {
   ASSERT_TRUE(runner);
   const int64_t vocab = runner->model().config().vocab_size;
   for (int64_t length : {1, 2, 3, 4, 5, 6, 7, 8, 9, 127, 128, 129, 130, 131, 255, 256, 257, 700}) {
-    const auto ids = Ids(length, static_cast<uint32_t>(length), vocab);
+    const auto ids = TestIds(length, static_cast<uint32_t>(length), vocab);
     const auto whole = Score(*runner, ids, length);
     for (int64_t chunk : {1, 7, 128, 129}) {
       if (chunk >= length) continue;
@@ -83,7 +72,7 @@ TEST_P(Invariance, LongChunked) {
   auto runner = Make(GetParam());
   ASSERT_TRUE(runner);
   const int64_t vocab = runner->model().config().vocab_size;
-  const auto ids = Ids(1500, 5, vocab);
+  const auto ids = TestIds(1500, 5, vocab);
   const auto whole = Score(*runner, ids, 1500);
   for (int64_t chunk : {7, 129, 512}) {
     ExpectSameBits(whole, Score(*runner, ids, chunk), vocab, fmt::format("chunks of {}", chunk));
@@ -96,7 +85,7 @@ TEST_P(Invariance, OneAndTwoAndThreeThreads) {
   auto one = Make(backend);
   ASSERT_TRUE(one);
   const int64_t vocab = one->model().config().vocab_size;
-  const auto ids = Ids(300, 3, vocab);
+  const auto ids = TestIds(300, 3, vocab);
   const auto expected = Score(*one, ids, 300);
   for (int threads : {2, 3}) {
     backend.threads = threads;
@@ -117,7 +106,7 @@ TEST_P(Invariance, BesideOthers) {
   std::vector<std::vector<int32_t>> ids;
   std::vector<std::vector<float>> alone;
   for (size_t i = 0; i < lengths.size(); ++i) {
-    ids.push_back(Ids(lengths[i], 100 + static_cast<uint32_t>(i), vocab));
+    ids.push_back(TestIds(lengths[i], 100 + static_cast<uint32_t>(i), vocab));
     alone.push_back(Score(*runner, ids[i], lengths[i]));
   }
   std::vector<SequencePages> pages(lengths.size());
@@ -165,10 +154,10 @@ TEST_P(Invariance, ReusedPagesAndSlots) {
   auto runner = Make(GetParam());
   ASSERT_TRUE(runner);
   const int64_t vocab = runner->model().config().vocab_size;
-  const auto ids = Ids(200, 9, vocab);
+  const auto ids = TestIds(200, 9, vocab);
   const auto expected = Score(*runner, ids, 200);
   for (uint32_t round = 0; round < 3; ++round) {
-    Score(*runner, Ids(400 + 61 * round, round, vocab), 97);
+    Score(*runner, TestIds(400 + 61 * round, round, vocab), 97);
     ExpectSameBits(expected, Score(*runner, ids, 33), vocab, fmt::format("round {}", round));
   }
 }

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "engine/runner.h"
 
@@ -27,6 +28,17 @@ inline std::unique_ptr<Runner> MustCreate(const EngineConfig& config) {
   auto runner = Runner::Create(config);
   EXPECT_TRUE(runner.has_value()) << (runner ? "" : runner.error().message);
   return runner ? std::move(*runner) : nullptr;
+}
+
+// Ids without structure, the same in every run.
+inline std::vector<int32_t> TestIds(int64_t count, uint32_t seed, int64_t vocab = 4000) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  uint32_t x = seed * 2654435761U + 1;
+  for (int32_t& id : ids) {
+    x = x * 1664525U + 1013904223U;
+    id = static_cast<int32_t>((x >> 8) % static_cast<uint32_t>(vocab));
+  }
+  return ids;
 }
 
 }  // namespace fathom
