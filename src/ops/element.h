@@ -53,6 +53,14 @@ inline Row RowOf(View v, int64_t i) {
   return {v.data() + offset * SizeOf(v.type()), v.type()};
 }
 
+// Sums of more products of two int8 codes could leave int32.
+inline constexpr int64_t kMaxIntegerCols = int64_t{1} << 17;
+
+// A sum of int8 products and a bias from a file, which may be any number.
+constexpr int32_t AddWrapping(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+
 // A key that orders scores like numbers do: -0 equals +0, and NaN comes before everything, so a
 // broken score is never chosen while another remains and no comparison is inconsistent.
 constexpr uint32_t OrderKey(float score) {

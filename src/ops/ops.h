@@ -88,14 +88,16 @@ class Ops {
                              std::span<const int32_t> offsets) = 0;
 
   // ---- integer projections (V3.2 2.4; the formats of tensor/weight.h that IsInteger names)
-  // ---------------- Sums are exact in int32, so neither batch nor threads nor the order of a
-  // kernel can change a bit.
+  // ---------------- Sums are exact in int32 (w.cols < 2^17; only adding quant_bias may wrap), so
+  // neither batch nor threads nor the order of a kernel can change a bit.
   //
-  // q[t,k] (kI8) = clamp(rne(x[t,k] / scale) + offset, -128, 127), one float division.
+  // q[t,k] (kI8) = clamp(rne(x[t,k] / scale + offset), -128, 127): one float division and one float
+  // addition before the rounding. A code can't say NaN: NaN gives 0; infinities saturate.
   virtual void QuantizeStatic(View q, View x, float scale, int32_t offset) = 0;
   // Per row: inv = 127 / max_k |x[t,k]| (one float division), q[t,k] = rne(x[t,k] inv), scale[t]
   // (kF32) = 1 / inv; a row whose inv is not finite (all zero, or below 3.7e-37) has q = 0 and
-  // scale = 0.
+  // scale = 0. A row with NaN or an infinity has q = 0 and scale = NaN, so that its results are NaN
+  // and those of other rows are not.
   virtual void QuantizeDynamic(View q, View scale, View x) = 0;
   // y[t,n] = float(sum_k q[t,k] w[n,k] + quant_bias[n]) * channel_scale[n] * scale[t], left to
   // right; quant_bias and no scale for kInt8Static (scale is an empty view), scale and no

@@ -29,6 +29,8 @@ struct Tensor {
 struct Matrix {
   std::vector<uint8_t> data;
   std::vector<uint8_t> scale;
+  std::vector<float> channel_scale;
+  std::vector<int32_t> quant_bias;
   Weight weight;
   float at(int64_t row, int64_t i) const;
 };
@@ -63,6 +65,7 @@ constexpr double Unit(DType type) { return type == DType::kBf16 ? 0x1p-8 : kUnit
 std::vector<Case> ProjectionCases();
 std::vector<Case> RowCases();
 std::vector<Case> AttentionCases();
+std::vector<Case> IntegerCases();
 std::vector<Case> AllCases();
 
 // The backends under test: every name of FATHOM_ISA; those that the machine lacks are skipped by

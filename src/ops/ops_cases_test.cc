@@ -49,7 +49,8 @@ Matrix Random::Weights(WeightFormat format, int64_t rows, int64_t cols) {
   m.weight.format = format;
   m.weight.rows = rows;
   m.weight.cols = cols;
-  m.data.resize(static_cast<size_t>(rows * m.weight.row_bytes()));
+  const bool paired = format == WeightFormat::kInt4Dynamic;
+  m.data.resize(static_cast<size_t>(paired ? (rows + 1) / 2 * cols : rows * m.weight.row_bytes()));
   if (format == WeightFormat::kF32 || format == WeightFormat::kBf16) {
     for (int64_t i = 0; i < rows * cols; ++i) {
       const float v = Normal();
@@ -60,6 +61,16 @@ Matrix Random::Weights(WeightFormat format, int64_t rows, int64_t cols) {
         std::memcpy(m.data.data() + 2 * i, &b, 2);
       }
     }
+  } else if (IsInteger(format)) {
+    for (uint8_t& code : m.data) code = static_cast<uint8_t>(Below(256));
+    for (int64_t i = 0; i < rows; ++i) {
+      m.channel_scale.push_back(std::fabs(Normal()) * 0.01F + 1e-4F);
+      m.quant_bias.push_back(Below(20001) - 10000);
+    }
+    // The extreme code, all along a row.
+    if (rows > 1) std::fill_n(m.data.begin() + (paired ? 0 : cols), cols, paired ? 0x88 : 0x80);
+    m.weight.channel_scale = m.channel_scale.data();
+    if (format == WeightFormat::kInt8Static) m.weight.quant_bias = m.quant_bias.data();
   } else {
     for (uint8_t& code : m.data) {
       do code = static_cast<uint8_t>(Below(256));
@@ -210,7 +221,7 @@ std::vector<Case> ProjectionCases() {
 
 std::vector<Case> AllCases() {
   std::vector<Case> all = ProjectionCases();
-  for (auto* part : {RowCases, AttentionCases}) {
+  for (auto* part : {RowCases, AttentionCases, IntegerCases}) {
     for (Case& c : part()) all.push_back(std::move(c));
   }
   return all;

@@ -76,7 +76,7 @@ struct Weight {
   }
   // Bytes read to use the whole matrix once, scales included.
   int64_t bytes() const {
-    int64_t n = rows * row_bytes();
+    int64_t n = format == WeightFormat::kInt4Dynamic ? (rows + 1) / 2 * cols : rows * row_bytes();
     if (format == WeightFormat::kFp4Group) n += rows * (cols / kFp4GroupSize);
     if (IsInteger(format)) n += rows * 4;
     if (format == WeightFormat::kInt8Static) n += rows * 4;
@@ -107,7 +107,8 @@ struct Weight {
     CHECK(begin >= 0 && n >= 0 && begin + n <= rows);
     CHECK(format != WeightFormat::kInt4Dynamic || begin % 2 == 0);
     Weight w = *this;
-    w.data += begin * row_bytes();
+    // Half a byte row times an even number of rows: cols may be odd.
+    w.data += format == WeightFormat::kInt4Dynamic ? begin / 2 * cols : begin * row_bytes();
     w.first_row += begin;
     w.rows = n;
     if (channel_scale) w.channel_scale += begin;

@@ -18,6 +18,7 @@ IntLinearArgs ArgsOf(View y, View q, View scale, const Weight& w) {
   const RowBlock out = RowsOf(y);
   const bool is_static = w.format == WeightFormat::kInt8Static;
   CHECK(IsInteger(w.format) && q.type() == DType::kI8 && q.dims() == 2 && q.dim(1) == w.cols);
+  CHECK(w.cols < kMaxIntegerCols);
   CHECK(out.count == q.dim(0) && out.n == w.rows && scale.empty() == is_static,
         "QuantLinear: q is {} x {}, w is {} x {}, y is {} x {}", q.dim(0), q.dim(1), w.rows, w.cols,
         out.count, out.n);

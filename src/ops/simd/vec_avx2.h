@@ -184,11 +184,27 @@ static inline IntVec ZeroInts() { return _mm256_setzero_si256(); }
 static inline IntVec MulAddPairs(IntVec sum, ShortVec a, ShortVec b) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
 }
-static inline int32_t SumInts(IntVec v) {
-  __m128i x = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
-  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1));
-  return _mm_cvtsi128_si32(x);
+// Sums of the lanes of a, b, c, d.
+static inline __m128i SumInts4(IntVec a, IntVec b, IntVec c, IntVec d) {
+  const IntVec two = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+  return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+}
+constexpr int kIntRows = 4;  // rows of q and of w in a tile: 8 sums
+constexpr int kIntColumns = 2;
+
+// Stores whole numbers in [-128, 127] as int8.
+static inline void StoreCodes(int8_t* p, Vec a, int64_t n) {
+  const IntVec whole = _mm256_cvtps_epi32(a);
+  const __m128i words =
+      _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+  const __m128i codes = _mm_packs_epi16(words, words);
+  if (n >= 8) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), codes);
+    return;
+  }
+  alignas(16) int8_t part[16];
+  _mm_store_si128(reinterpret_cast<__m128i*>(part), codes);
+  for (int64_t i = 0; i < n; ++i) p[i] = part[i];
 }
 
 }  // namespace fathom::avx2

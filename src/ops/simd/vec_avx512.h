@@ -188,6 +188,26 @@ static inline IntVec ZeroInts() { return _mm512_setzero_si512(); }
 static inline IntVec MulAddPairs(IntVec sum, ShortVec a, ShortVec b) {
   return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
 }
-static inline int32_t SumInts(IntVec v) { return _mm512_reduce_add_epi32(v); }
+// Sums of the lanes of a, b, c, d.
+static inline __m256i Halves(IntVec v) {
+  return _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+}
+static inline __m128i SumInts4(IntVec a, IntVec b, IntVec c, IntVec d) {
+  const __m256i two = _mm256_hadd_epi32(_mm256_hadd_epi32(Halves(a), Halves(b)),
+                                        _mm256_hadd_epi32(Halves(c), Halves(d)));
+  return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+}
+constexpr int kIntRows = 4;  // rows of q and of w in a tile: 16 sums
+constexpr int kIntColumns = 4;
+
+// Stores whole numbers in [-128, 127] as int8.
+static inline void StoreCodes(int8_t* p, Vec a, int64_t n) {
+  const __m128i codes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a));
+  if (n >= 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), codes);
+  } else {
+    _mm_mask_storeu_epi8(p, First(n), codes);
+  }
+}
 
 }  // namespace fathom::avx512
