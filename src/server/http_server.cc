@@ -18,12 +18,6 @@
 #include "server/api_error.h"
 #include "server/http_text.h"
 
-// ThreadSanitizer can't see atomic_thread_fence, which Asio's headers use; GCC says so as a
-// warning.
-#if defined(__SANITIZE_THREAD__)
-#pragma GCC diagnostic ignored "-Wtsan"
-#endif
-
 namespace fathom {
 namespace {
 
