@@ -10,6 +10,7 @@
 #include <array>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace fathom {
 namespace {
@@ -46,19 +47,48 @@ enum Id : size_t {
   kPending,
   kProcessingPrompt,
   kProcessingGenerated,
+  kPreempted,
+  kRunningSequences,
+  kStalls,
   kCacheUtilization,
+  kFreeBlocks,
+  kUsedBlocks,
+  kPrefixBlocks,
+  kQuarantined,
+  kCacheSize,
+  kActiveCacheSize,
+  kPrefixHitTokens,
+  kPrefixQueryTokens,
+  kPrefixMisses,
   kSteps,
+  kStepSeconds,
+  kScheduling,
+  kModelExecution,
+  kSampling,
   kCpus,
   kCount
 };
 
 enum class Type { kCounter, kGauge, kSeconds, kMilliseconds, kTokens };
 
+// A metric with a label has a series for each of its values, in this order.
+struct Label {
+  const char* name;
+  std::array<const char*, 5> values;
+};
+constexpr Label kNoLabel{nullptr, {""}};
+// As PageSpace counts.
+constexpr Label kFamily{"family", {"full", "swa", "c128", "state"}};
+// As PrefixMiss counts; the first, "not missed", is not exported.
+constexpr Label kReason{"reason", {"", "too_short", "no_checkpoint", "swa_missing", "evicted"}};
+constexpr Label kKind{"kind", {"prefill", "decode"}};
+
 struct Row {
   Id id;
   const char* name;
   Type type;
   const char* help;
+  const Label* label = &kNoLabel;
 };
 
 constexpr std::array<Row, kCount> kMetrics{{
@@ -111,9 +141,37 @@ constexpr std::array<Row, kCount> kMetrics{{
      "prompt tokens computed"},
     {kProcessingGenerated, "num_processing_tokens_total_generated", Type::kCounter,
      "tokens generated"},
+    {kPreempted, "num_preempted_requests", Type::kGauge, "preemptions since start"},
+    {kRunningSequences, "num_running_sequences", Type::kGauge,
+     "choices that the engine works on now"},
+    {kStalls, "scheduler_stalls_total", Type::kCounter,
+     "steps that could plan nothing although work was there"},
     {kCacheUtilization, "kv_cache_utilization_perc", Type::kGauge,
      "share of the cache's token pages in use, 0 to 1"},
+    {kFreeBlocks, "num_free_blocks", Type::kGauge, "free pages of a cache family", &kFamily},
+    {kUsedBlocks, "num_used_blocks", Type::kGauge,
+     "pages of a cache family in use, prefix cache included", &kFamily},
+    {kPrefixBlocks, "num_blocks_in_prefix_cache", Type::kGauge,
+     "pages that only the prefix cache holds", &kFamily},
+    {kQuarantined, "quarantined_pages", Type::kGauge, "pages that wait for their last reader",
+     &kFamily},
+    {kCacheSize, "total_kv_cache_size_in_kilobytes", Type::kGauge, "memory of all caches"},
+    {kActiveCacheSize, "active_kv_cache_size_in_kilobytes", Type::kGauge,
+     "memory of the pages in use"},
+    {kPrefixHitTokens, "prefix_cache_hit_tokens_total", Type::kCounter,
+     "prompt tokens taken from the prefix cache"},
+    {kPrefixQueryTokens, "prefix_cache_query_tokens_total", Type::kCounter,
+     "prompt tokens looked up in the prefix cache"},
+    {kPrefixMisses, "prefix_cache_hit_zero_reason_total", Type::kCounter,
+     "lookups that found nothing, by reason", &kReason},
     {kSteps, "num_model_execution_total_eager", Type::kCounter, "steps of the engine"},
+    {kStepSeconds, "step_seconds", Type::kSeconds,
+     "steps of the engine, with rows of prompts or without", &kKind},
+    {kScheduling, "scheduling_latency_seconds", Type::kSeconds, "planning a step"},
+    {kModelExecution, "execution_latency_seconds_model", Type::kSeconds,
+     "the model's part of a step"},
+    {kSampling, "execution_latency_seconds_sampling", Type::kSeconds,
+     "the sampler's part of a step"},
     {kCpus, "xllm_cpu_num", Type::kGauge, "logical CPUs of this machine"},
 }};
 
@@ -135,16 +193,32 @@ prometheus::Histogram::BucketBoundaries Buckets(Type type) {
 
 struct Metrics::Registry {
   prometheus::Registry registry;
-  std::array<prometheus::Counter*, kCount> counters{};
-  std::array<prometheus::Gauge*, kCount> gauges{};
-  std::array<prometheus::Histogram*, kCount> histograms{};
+  // By metric, then by label value.
+  std::array<std::vector<prometheus::Counter*>, kCount> counters;
+  std::array<std::vector<prometheus::Gauge*>, kCount> gauges;
+  std::array<std::vector<prometheus::Histogram*>, kCount> histograms;
   std::mutex scrape;  // an engine counter is taken over by one scrape at a time
 
-  void Count(Id id) { counters[id]->Increment(); }
-  void Observe(Id id, double value) { histograms[id]->Observe(value); }
-  void TakeOver(Id id, int64_t total) {
-    const double more = static_cast<double>(total) - counters[id]->Value();
-    if (more > 0) counters[id]->Increment(more);
+  void Count(Id id) { counters[id][0]->Increment(); }
+  void Observe(Id id, double value, size_t label = 0) { histograms[id][label]->Observe(value); }
+  void Set(Id id, int64_t value, size_t label = 0) {
+    gauges[id][label]->Set(static_cast<double>(value));
+  }
+  void TakeOver(Id id, int64_t total, size_t label = 0) {
+    const double more = static_cast<double>(total) - counters[id][label]->Value();
+    if (more > 0) counters[id][label]->Increment(more);
+  }
+
+  template <typename Builder, typename... Arguments>
+  auto Add(Builder builder, const Row& row, const Arguments&... arguments) {
+    auto& family = builder.Name(row.name).Help(row.help).Register(registry);
+    if (row.label == &kNoLabel) return std::vector{&family.Add({}, arguments...)};
+    std::vector<decltype(&family.Add({}, arguments...))> series;
+    for (const char* value : row.label->values) {
+      const bool exported = value != nullptr && *value != '\0';
+      series.push_back(exported ? &family.Add({{row.label->name, value}}, arguments...) : nullptr);
+    }
+    return series;
   }
 };
 
@@ -152,27 +226,16 @@ Metrics::Metrics() : registry_(std::make_unique<Registry>()) {
   for (const Row& row : kMetrics) {
     switch (row.type) {
       case Type::kCounter:
-        registry_->counters[row.id] = &prometheus::BuildCounter()
-                                           .Name(row.name)
-                                           .Help(row.help)
-                                           .Register(registry_->registry)
-                                           .Add({});
+        registry_->counters[row.id] = registry_->Add(prometheus::BuildCounter(), row);
         break;
       case Type::kGauge:
-        registry_->gauges[row.id] = &prometheus::BuildGauge()
-                                         .Name(row.name)
-                                         .Help(row.help)
-                                         .Register(registry_->registry)
-                                         .Add({});
+        registry_->gauges[row.id] = registry_->Add(prometheus::BuildGauge(), row);
         break;
       case Type::kSeconds:
       case Type::kMilliseconds:
       case Type::kTokens:
-        registry_->histograms[row.id] = &prometheus::BuildHistogram()
-                                             .Name(row.name)
-                                             .Help(row.help)
-                                             .Register(registry_->registry)
-                                             .Add({}, Buckets(row.type));
+        registry_->histograms[row.id] =
+            registry_->Add(prometheus::BuildHistogram(), row, Buckets(row.type));
         break;
     }
   }
@@ -226,19 +289,49 @@ void Metrics::ObserveTokens(int64_t prompt, int64_t generated) {
   registry_->Observe(kGeneratedPerRequest, static_cast<double>(generated));
 }
 
+void Metrics::OnStep(const StepTiming& timing) {
+  const double seconds =
+      timing.plan_seconds + timing.model_seconds + timing.sampling_seconds + timing.commit_seconds;
+  registry_->Observe(kStepSeconds, seconds, timing.prefill ? 0 : 1);
+  registry_->Observe(kScheduling, timing.plan_seconds);
+  registry_->Observe(kModelExecution, timing.model_seconds);
+  registry_->Observe(kSampling, timing.sampling_seconds);
+}
+
 std::string Metrics::Text(const EngineStats& stats, int64_t concurrent_requests) {
   const std::lock_guard lock(registry_->scrape);
-  auto& gauges = registry_->gauges;
-  gauges[kConcurrent]->Set(static_cast<double>(concurrent_requests));
-  gauges[kRunning]->Set(static_cast<double>(stats.running_requests));
-  gauges[kWaiting]->Set(static_cast<double>(stats.waiting_requests));
-  gauges[kPending]->Set(static_cast<double>(stats.running_requests + stats.waiting_requests));
-  gauges[kCacheUtilization]->Set(stats.cache_usage);
-  gauges[kCpus]->Set(static_cast<double>(std::thread::hardware_concurrency()));
-  registry_->TakeOver(kProcessingPrompt, stats.computed_prompt_tokens);
-  registry_->TakeOver(kProcessingGenerated, stats.generated_tokens);
-  registry_->TakeOver(kSteps, stats.steps);
-  return prometheus::TextSerializer().Serialize(registry_->registry.Collect());
+  Registry& r = *registry_;
+  r.Set(kConcurrent, concurrent_requests);
+  r.Set(kRunning, stats.running_requests);
+  r.Set(kWaiting, stats.waiting_requests);
+  r.Set(kPending, stats.running_requests + stats.waiting_requests);
+  r.Set(kPreempted, stats.preemptions);
+  r.Set(kRunningSequences, stats.running_sequences);
+  r.gauges[kCacheUtilization][0]->Set(stats.cache_usage);
+  int64_t total_bytes = 0;
+  int64_t active_bytes = 0;
+  for (size_t space = 0; space < stats.spaces.size(); ++space) {
+    const PageSpaceStats& pages = stats.spaces[space];
+    r.Set(kFreeBlocks, pages.capacity - pages.used, space);
+    r.Set(kUsedBlocks, pages.used, space);
+    r.Set(kPrefixBlocks, pages.cached_only, space);
+    r.Set(kQuarantined, pages.quarantined, space);
+    total_bytes += pages.capacity * pages.page_bytes;
+    active_bytes += pages.used * pages.page_bytes;
+  }
+  r.Set(kCacheSize, total_bytes / 1024);
+  r.Set(kActiveCacheSize, active_bytes / 1024);
+  r.Set(kCpus, std::thread::hardware_concurrency());
+  r.TakeOver(kProcessingPrompt, stats.computed_prompt_tokens);
+  r.TakeOver(kProcessingGenerated, stats.generated_tokens);
+  r.TakeOver(kStalls, stats.scheduler_stalls);
+  r.TakeOver(kSteps, stats.steps);
+  r.TakeOver(kPrefixHitTokens, stats.prefix.hit_tokens);
+  r.TakeOver(kPrefixQueryTokens, stats.prefix.query_tokens);
+  for (size_t reason = 1; reason < stats.prefix.misses.size(); ++reason) {
+    r.TakeOver(kPrefixMisses, stats.prefix.misses[reason], reason);
+  }
+  return prometheus::TextSerializer().Serialize(r.registry.Collect());
 }
 
 std::string MetricsMarkdown() {
@@ -254,7 +347,8 @@ std::string MetricsMarkdown() {
     const char* type = row.type == Type::kCounter ? "counter"
                        : row.type == Type::kGauge ? "gauge"
                                                   : "histogram";
-    text += fmt::format("| `{}` | {} | {} |\n", row.name, type, row.help);
+    const std::string label = row.label == &kNoLabel ? "" : fmt::format("{{{}}}", row.label->name);
+    text += fmt::format("| `{}{}` | {} | {} |\n", row.name, label, type, row.help);
   }
   return text;
 }

@@ -17,10 +17,10 @@ namespace fathom {
 
 enum class RequestKind { kChat, kCompletion };
 
-class Metrics {
+class Metrics final : public EngineObserver {
  public:
   Metrics();
-  ~Metrics();
+  ~Metrics() override;
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
@@ -34,6 +34,9 @@ class Metrics {
   void ObserveFirstToken(double seconds);
   void ObserveInterToken(double seconds);
   void ObserveTokens(int64_t prompt, int64_t generated);
+
+  // The engine tells of each step (Engine::set_observer).
+  void OnStep(const StepTiming& timing) override;
 
   // Takes over the engine's counters, and answers the text of the Prometheus exposition format
   // 0.0.4.

@@ -32,6 +32,28 @@ TEST(MetricsTest, CountersFollowTheEngine) {
   EXPECT_TRUE(Has(text, "num_processing_tokens_total_prompt 150"));
 }
 
+TEST(MetricsTest, CachesByFamilyAndMissesByReason) {
+  Metrics metrics;
+  EngineStats stats;
+  stats.spaces[static_cast<size_t>(PageSpace::kWindow)] = {
+      .capacity = 10, .used = 4, .cached_only = 1, .quarantined = 2, .page_bytes = 2048};
+  stats.prefix.misses[static_cast<size_t>(PrefixMiss::kTooShort)] = 3;
+  stats.prefix.hit_tokens = 512;
+  stats.prefix.query_tokens = 700;
+  metrics.OnStep({.prefill = true, .rows = 4, .plan_seconds = 0.001, .model_seconds = 0.02});
+  const std::string text = metrics.Text(stats, 0);
+  EXPECT_TRUE(Has(text, "num_free_blocks{family=\"swa\"} 6")) << text;
+  EXPECT_TRUE(Has(text, "num_used_blocks{family=\"swa\"} 4"));
+  EXPECT_TRUE(Has(text, "quarantined_pages{family=\"swa\"} 2"));
+  EXPECT_TRUE(Has(text, "total_kv_cache_size_in_kilobytes 20"));
+  EXPECT_TRUE(Has(text, "active_kv_cache_size_in_kilobytes 8"));
+  EXPECT_TRUE(Has(text, "prefix_cache_hit_zero_reason_total{reason=\"too_short\"} 3"));
+  EXPECT_TRUE(Has(text, "prefix_cache_hit_tokens_total 512"));
+  EXPECT_TRUE(Has(text, "step_seconds_count{kind=\"prefill\"} 1"));
+  EXPECT_TRUE(Has(text, "step_seconds_count{kind=\"decode\"} 0"));
+  EXPECT_TRUE(Has(text, "execution_latency_seconds_model_bucket{le=\"0.025\"} 1"));
+}
+
 TEST(MetricsTest, RequestsAreCountedByStatus) {
   Metrics metrics;
   metrics.RequestReceived();

@@ -125,7 +125,9 @@ Routes::Routes(ServerConfig config, Engine* engine, const Tokenizer* tokenizer,
       created_(std::time(nullptr)),
       metrics_(std::make_shared<Metrics>()),
       concurrent_(std::make_shared<std::atomic<int64_t>>(0)),
-      random_(std::random_device()()) {}
+      random_(std::random_device()()) {
+  engine_->set_observer(metrics_);
+}
 
 uint64_t Routes::NewRandom() {
   const std::lock_guard lock(random_mutex_);

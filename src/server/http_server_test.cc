@@ -1,0 +1,209 @@
+// The transport alone, over real sockets: what the sanitizers should see. tests/http has the odd
+// clients.
+
+#include "server/http_server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "server/http_text.h"
+
+namespace fathom {
+namespace {
+
+class Client {
+ public:
+  explicit Client(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  ~Client() { Close(); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void Send(std::string_view text) {
+    EXPECT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+  }
+  // Reads until `end` has come, or the connection ends.
+  std::string ReadUntil(std::string_view end) {
+    std::string text;
+    char piece[4096];
+    while (text.find(end) == text.npos) {
+      const ssize_t n = ::recv(fd_, piece, sizeof piece, 0);
+      if (n <= 0) break;
+      text.append(piece, static_cast<size_t>(n));
+    }
+    return text;
+  }
+  void Close() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_;
+};
+
+// /echo answers the body; /stream writes numbers from another thread until the client goes or 50
+// are sent; /never keeps the exchange.
+class TestHandler final : public HttpHandler {
+ public:
+  ~TestHandler() override { Join(); }
+  void Join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
+    exchange->OnGone([this] { ++gone; });
+    if (request.path == "/echo") {
+      exchange->Respond({.content_type = "text/plain", .headers = {}, .body = request.body});
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    kept.push_back(exchange);
+    if (request.path != "/stream") return;
+    threads_.emplace_back([exchange] {
+      exchange->StartStream({.content_type = "text/event-stream"});
+      for (int i = 0; i < 50; ++i) {
+        if (!exchange->Write("data: " + std::to_string(i) + "\n\n")) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      exchange->End();
+    });
+  }
+
+  std::atomic<int> gone{0};
+  std::vector<std::shared_ptr<HttpExchange>> kept;
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::thread> threads_;
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void Start(HttpServerOptions options = {}) {
+    options.host = "127.0.0.1";
+    options.port = 0;
+    options.threads = 3;
+    auto server = HttpServer::Bind(options, &handler_);
+    ASSERT_TRUE(server) << server.error().message;
+    server_ = std::move(*server);
+    ASSERT_TRUE(server_->Start());
+  }
+  void WaitForGone(int count) {
+    for (int i = 0; i < 2000 && handler_.gone < count; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    EXPECT_EQ(handler_.gone, count);
+  }
+
+  TestHandler handler_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+constexpr const char* kStream = "POST /stream HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+constexpr const char* kNever = "POST /never HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+
+TEST_F(HttpServerTest, AnswersAndStreams) {
+  Start();
+  Client client(server_->port());
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello");
+  const std::string answer = client.ReadUntil("hello");
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
+  EXPECT_NE(answer.find("Content-Length: 5\r\n"), answer.npos);
+  client.Send(kStream);
+  const std::string stream = client.ReadUntil("0\r\n\r\n");
+  EXPECT_NE(stream.find("Transfer-Encoding: chunked"), stream.npos);
+  EXPECT_NE(stream.find("data: 49\n\n"), stream.npos);
+  EXPECT_EQ(handler_.gone, 0);
+}
+
+TEST_F(HttpServerTest, ManyAtOnce) {
+  Start();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([this] {
+      for (int i = 0; i < 20; ++i) {
+        Client client(server_->port());
+        client.Send(i % 2 == 0 ? kStream
+                               : "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok");
+        if (i % 4 == 0) continue;  // leaves at once
+        EXPECT_NE(client.ReadUntil(i % 2 == 0 ? "0\r\n\r\n" : "ok"), "");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(HttpServerTest, NoticesClientsThatGo) {
+  Start();
+  Client silent(server_->port());
+  silent.Send(kNever);
+  Client streaming(server_->port());
+  streaming.Send(kStream);
+  streaming.ReadUntil("data: 3");
+  silent.Close();
+  streaming.Close();
+  WaitForGone(2);
+}
+
+TEST_F(HttpServerTest, StopsWhileAnswersAreOpen) {
+  Start();
+  Client never(server_->port());
+  never.Send(kNever);
+  Client streaming(server_->port());
+  streaming.Send(kStream);
+  streaming.ReadUntil("data: 3");
+  Client idle(server_->port());
+  server_->Stop(0.01);
+  WaitForGone(2);
+  server_.reset();
+  handler_.Join();
+  // Exchanges that outlive the server do nothing.
+  for (const auto& exchange : handler_.kept) {
+    exchange->Respond({.status = 200});
+    EXPECT_FALSE(exchange->Write("x"));
+    exchange->End();
+  }
+}
+
+TEST_F(HttpServerTest, PortInUse) {
+  Start();
+  TestHandler other;
+  HttpServerOptions options;
+  options.host = "127.0.0.1";
+  options.port = server_->port();
+  const auto server = HttpServer::Bind(options, &other);
+  ASSERT_FALSE(server);
+  EXPECT_NE(server.error().message.find("address in use"), std::string::npos)
+      << server.error().message;
+}
+
+TEST(HttpTextTest, HeadersCannotBeSplit) {
+  const std::string head =
+      ResponseHead({.headers = {{"X", "a\r\nY: b"}, {"Z", "c"}}}, 11, true, BodyFraming::kLength);
+  EXPECT_EQ(head.find("Y: b"), head.npos);
+  EXPECT_NE(head.find("Z: c\r\n"), head.npos);
+  EXPECT_TRUE(head.ends_with("\r\n\r\n"));
+  const std::string empty = ResponseHead({.status = 204}, 10, true, BodyFraming::kLength);
+  EXPECT_EQ(empty.find("Content"), empty.npos);
+  EXPECT_NE(empty.find("Connection: keep-alive"), empty.npos);
+}
+
+}  // namespace
+}  // namespace fathom
