@@ -120,6 +120,8 @@ struct Weights {
       data[i] = high ? 0x3d : static_cast<uint8_t>((i * 29) % 119);
     }
     scale.assign(static_cast<size_t>(w.bytes()), 120);
+    channel_scale.assign(static_cast<size_t>(n), 0.01F);
+    w.channel_scale = channel_scale.data();
     for (int64_t c = 0; c < copies; ++c) {
       w.data = reinterpret_cast<const std::byte*>(data.data()) + c * n * w.row_bytes();
       w.scale = scale.data();
@@ -127,18 +129,28 @@ struct Weights {
     }
   }
   std::vector<uint8_t> data, scale;
+  std::vector<float> channel_scale;
   std::vector<Weight> all;
 };
 
+// Weights in integers are measured with the quantisation of their input, as a model calls them.
 void Linear(benchmark::State& state, Machine& machine, WeightFormat format, int64_t m, int64_t n,
             int64_t k, int64_t copies) {
   Weights w(format, n, k, copies);
   Buffer x(DType::kBf16, {m, k});
   Buffer y(DType::kBf16, {m, n});
+  std::vector<std::byte> codes(static_cast<size_t>(m * k));
+  const View q(codes.data(), DType::kI8, {m, k});
+  Buffer scale(DType::kF32, {m});
   size_t next = 0;
   const auto start = Clock::now();
   for (auto _ : state) {
-    machine.ops->Linear(y.view, x.view, w.all[next]);
+    if (IsInteger(format)) {
+      machine.ops->QuantizeDynamic(q, scale.view, x.view);
+      machine.ops->QuantLinear(y.view, q, scale.view, w.all[next]);
+    } else {
+      machine.ops->Linear(y.view, x.view, w.all[next]);
+    }
     next = (next + 1) % w.all.size();
   }
   const double calls = static_cast<double>(state.iterations()) / Seconds(start);
@@ -168,6 +180,12 @@ void RegisterLinear(Machine& machine) {
       {"flash expert", WeightFormat::kFp4Group, 2048, 4096, 48},
       {"flash wo_a", WeightFormat::kBf16, 1024, 4096, 24},
       {"flash compressor", WeightFormat::kF32, 1024, 4096, 12},
+      {"mini wq_b int8", WeightFormat::kInt8Dynamic, 1024, 128, 1},
+      {"mini wo_b int8", WeightFormat::kInt8Dynamic, 256, 256, 1},
+      {"mini expert int4", WeightFormat::kInt4Dynamic, 128, 256, 1},
+      {"flash wq_a int8", WeightFormat::kInt8Dynamic, 1024, 4096, 32},
+      {"flash wq_b int8", WeightFormat::kInt8Dynamic, 32768, 1024, 6},
+      {"flash expert int4", WeightFormat::kInt4Dynamic, 2048, 4096, 48},
   };
   for (const Shape& s : shapes) {
     for (int64_t m : {1, 8, 64}) {
@@ -249,6 +267,13 @@ void RegisterOthers(Machine& machine) {
     Register("RmsNorm", t,
              [&ops, p] { ops.RmsNorm(p->h2.view, p->h.view, Part(p->vec, 256), 1e-6F); });
     Register("Rope", t, [&ops, p] { ops.Rope(p->q.view, p->cos.view, p->cos.view, false); });
+    const auto codes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(t * 256));
+    const View q(codes->data(), DType::kI8, {t, 256});
+    Register("QuantizeDynamic", t, [&ops, p, codes, q, t] {
+      ops.QuantizeDynamic(q, p->mix.view.As({t * 24}).Rows(0, t), p->h.view);
+    });
+    Register("QuantizeStatic", t,
+             [&ops, p, codes, q] { ops.QuantizeStatic(q, p->h.view, 0.01F, 3); });
     Register("SimulateFp8", t, [&ops, p] { ops.SimulateFp8(p->h2.view, p->h.view, 128); });
     Register("SimulateFp4", t, [&ops, p] { ops.SimulateFp4(p->h2.view, p->h.view); });
     Register("Hadamard", t, [&ops, p] { ops.Hadamard(p->qi.view, p->qi.view); });

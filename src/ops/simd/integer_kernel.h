@@ -6,19 +6,6 @@
 namespace fathom::FATHOM_SIMD {
 namespace {
 
-// Element n of a row of y, rounded to its type as ToBf16 does.
-inline void StoreOne(char* row, bool bf16, int64_t n, float value) {
-  if (!bf16) {
-    reinterpret_cast<float*>(row)[n] = value;
-    return;
-  }
-  uint32_t u;
-  __builtin_memcpy(&u, &value, 4);
-  const bool nan = (u & 0x7fffffffU) > 0x7f800000U;
-  const uint32_t rounded = nan ? (u >> 16) | 0x40U : (u + 0x7fffU + ((u >> 16) & 1U)) >> 16;
-  reinterpret_cast<uint16_t*>(row)[n] = static_cast<uint16_t>(rounded);
-}
-
 inline int32_t Code(const IntLinearArgs& a, int64_t n, int64_t k) {
   if (!a.int4) return a.w[n * a.k + k];
   const auto byte = static_cast<uint8_t>(a.w[n / 2 * a.k + k]);
@@ -34,16 +21,21 @@ inline ShortVec Codes(const IntLinearArgs& a, int64_t n, bool odd, int64_t k) {
   return odd ? LoadHighNibbles(pair) : LoadLowNibbles(pair);
 }
 
-inline void Finish(const IntLinearArgs& a, int64_t t, int64_t n, int32_t sum) {
+// Scales the sums of outputs n .. n + count (1 or 4) of row t and stores them.
+inline void Finish(const IntLinearArgs& a, int64_t t, int64_t n, __m128i sums, int64_t count) {
   if (a.bias) {
-    sum = static_cast<int32_t>(static_cast<uint32_t>(sum) + static_cast<uint32_t>(a.bias[n]));
+    const __m128i bias = count == 4 ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(a.bias + n))
+                                    : _mm_cvtsi32_si128(a.bias[n]);
+    sums = _mm_add_epi32(sums, bias);
   }
-  const float scaled = static_cast<float>(sum) * a.channel_scale[n];
-  const float value = a.row_scale ? scaled * a.row_scale[t] : scaled;
-  StoreOne(static_cast<char*>(a.y) + t * a.y_stride, a.y_bf16, n, value);
+  const float* scale = a.channel_scale + n;
+  const __m128 channels = count == 4 ? _mm_loadu_ps(scale) : _mm_load_ss(scale);
+  __m128 value = _mm_mul_ps(_mm_cvtepi32_ps(sums), channels);
+  if (a.row_scale) value = _mm_mul_ps(value, _mm_set1_ps(a.row_scale[t]));
+  Put4(RowAt(a.y, a.y_stride, t), a.y_bf16, n, value, count);
 }
 
-// M rows of q against N rows of w, N being 1 or even; an even N begins at an even row.
+// M rows of q against N rows of w, N being 1, 4 or 8; all but 1 begin at an even row.
 template <bool kInt4, int M, int N>
 [[gnu::always_inline]] inline void IntTile(const IntLinearArgs& a, int64_t t, int64_t n) {
   IntVec sums[M][N];
@@ -69,17 +61,20 @@ template <bool kInt4, int M, int N>
   for (int i = 0; i < M; ++i) {
 #pragma GCC unroll 8
     for (int j = 0; j < N; j += 4) {
-      const auto sum = [&](int c) {
-        return j + c < N ? sums[i][j + c < N ? j + c : 0] : ZeroInts();
-      };
-      alignas(16) int32_t total[4];
-      _mm_store_si128(reinterpret_cast<__m128i*>(total), SumInts4(sum(0), sum(1), sum(2), sum(3)));
-      for (int c = 0; c < 4 && j + c < N; ++c) {
-        for (int64_t at = k; at < a.k; ++at) {
-          total[c] += int32_t{a.q[(t + i) * a.q_stride + at]} * Code(a, n + j + c, at);
+      const IntVec* row = sums[i] + j;
+      __m128i total =
+          N == 1 ? SumInts4(row[0], ZeroInts(), ZeroInts(), ZeroInts())
+                 : SumInts4(row[0], row[N == 1 ? 0 : 1], row[N == 1 ? 0 : 2], row[N == 1 ? 0 : 3]);
+      if (k < a.k) {
+        int32_t rest[4] = {};
+        for (int c = 0; c < 4 && j + c < N; ++c) {
+          for (int64_t at = k; at < a.k; ++at) {
+            rest[c] += int32_t{a.q[(t + i) * a.q_stride + at]} * Code(a, n + j + c, at);
+          }
         }
-        Finish(a, t + i, n + j + c, total[c]);
+        total = _mm_add_epi32(total, _mm_loadu_si128(reinterpret_cast<const __m128i*>(rest)));
       }
+      Finish(a, t + i, n + j, total, N == 1 ? 1 : 4);
     }
   }
 }
@@ -101,7 +96,7 @@ void IntRowsOf(const IntLinearArgs& a) {
       for (int64_t t = 0; t < a.m; ++t) IntTile<kInt4, 1, kDirect>(a, t, n);
     }
   }
-  for (; n + kIntColumns <= a.n_end; n += kIntColumns) IntStrip<kInt4, kIntColumns>(a, n);
+  for (; n + 4 <= a.n_end; n += 4) IntStrip<kInt4, 4>(a, n);
   for (; n < a.n_end; ++n) IntStrip<kInt4, 1>(a, n);
 }
 

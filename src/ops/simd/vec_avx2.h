@@ -189,8 +189,7 @@ static inline __m128i SumInts4(IntVec a, IntVec b, IntVec c, IntVec d) {
   const IntVec two = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
   return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
 }
-constexpr int kIntRows = 4;  // rows of q and of w in a tile: 8 sums
-constexpr int kIntColumns = 2;
+constexpr int kIntRows = 2;  // rows of q beside four of w in a tile: 8 sums
 
 // Stores whole numbers in [-128, 127] as int8.
 static inline void StoreCodes(int8_t* p, Vec a, int64_t n) {

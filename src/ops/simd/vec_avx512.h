@@ -197,8 +197,7 @@ static inline __m128i SumInts4(IntVec a, IntVec b, IntVec c, IntVec d) {
                                         _mm256_hadd_epi32(Halves(c), Halves(d)));
   return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
 }
-constexpr int kIntRows = 4;  // rows of q and of w in a tile: 16 sums
-constexpr int kIntColumns = 4;
+constexpr int kIntRows = 4;  // rows of q beside four of w in a tile: 16 sums
 
 // Stores whole numbers in [-128, 127] as int8.
 static inline void StoreCodes(int8_t* p, Vec a, int64_t n) {
