@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weights/convert_official.h"
+#include "weights/convert.h"
 #include "weights/testing.h"
 
 namespace fathom {
@@ -84,7 +84,7 @@ TEST(Inspect, SaysWhatDiffersFromTheOfficialFormat) {
   EXPECT_THAT(*before,
               HasSubstr("are stored differently than in the official release, the first is "
                         "layers.0.attn.wkv.weight: BF16, there FP8\n"));
-  ASSERT_TRUE(ConvertToOfficial(dir / "in", dir / "out"));
+  ASSERT_TRUE(ConvertCheckpoint(dir / "in", dir / "out"));
   const auto after = InspectModel(dir / "out");
   ASSERT_TRUE(after) << after.error().message;
   EXPECT_THAT(*after, HasSubstr("every tensor is stored as in the official release\n"));

@@ -201,22 +201,25 @@ Result<Weight> WeightLoader::IntegerMatrix(std::string_view name, const Tensor& 
   return w;
 }
 
-Result<Weight> WeightLoader::StoredMatrix(std::string_view name) {
-  const std::string full_name = fmt::format("{}.weight", name);
-  TRY(const Tensor* tensor, Take(full_name));
-  if (tensor->shape.size() != 2 || tensor->bytes.empty()) {
-    return Invalid("{}: tensor '{}' has shape {}, expected a matrix; {}", *tensor->file,
-                   tensor->name, ShapeText(tensor->shape), kOtherModel);
+Result<WeightLoader::Size> WeightLoader::StoredSize(const Tensor& weight) const {
+  if (weight.shape.size() != 2 || weight.bytes.empty()) {
+    return Invalid("{}: tensor '{}' has shape {}, expected a matrix; {}", *weight.file, weight.name,
+                   ShapeText(weight.shape), kOtherModel);
   }
-  int64_t rows = tensor->shape[0];
-  int64_t cols = tensor->shape[1];
+  Size size{weight.shape[0], weight.shape[1]};
   if (checkpoint_->description() != nullptr) {
-    TRY(const QuantScheme scheme, SchemeOf(*tensor));
-    if (scheme == QuantScheme::kW4A8Dynamic) rows *= 2;
-  } else if (tensor->dtype == DType::kI8) {
-    cols *= 2;  // packed FP4
+    TRY(const QuantScheme scheme, SchemeOf(weight));
+    if (scheme == QuantScheme::kW4A8Dynamic) size.rows *= 2;
+  } else if (weight.dtype == DType::kI8) {
+    size.cols *= 2;  // packed FP4
   }
-  return Matrix(name, rows, cols);
+  return size;
+}
+
+Result<Weight> WeightLoader::StoredMatrix(std::string_view name) {
+  TRY(const Tensor* tensor, Take(fmt::format("{}.weight", name)));
+  TRY(const Size size, StoredSize(*tensor));
+  return Matrix(name, size.rows, size.cols);
 }
 
 }  // namespace fathom

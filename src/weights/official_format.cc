@@ -16,6 +16,7 @@ constexpr Entry kTop[] = {
     {"embed.weight", StoredAs::kBf16}, {"head.weight", StoredAs::kBf16},
     {"norm.weight", StoredAs::kBf16},  {"hc_head_fn", StoredAs::kF32},
     {"hc_head_base", StoredAs::kF32},  {"hc_head_scale", StoredAs::kF32},
+    {"rot.weight", StoredAs::kBf16},  // of QuaRot checkpoints, for drafters
 };
 
 // Behind "layers.N." and "mtp.K."; '#' stands for a number.
@@ -128,6 +129,12 @@ std::string_view Name(StoredAs storage) {
       return "F32";
     case StoredAs::kIds:
       return "ids";
+    case StoredAs::kInt8:
+      return "W8A8_DYNAMIC";
+    case StoredAs::kInt8Static:
+      return "W8A8";
+    case StoredAs::kInt4:
+      return "W4A8_DYNAMIC";
   }
   return "?";
 }

@@ -15,6 +15,10 @@ enum class StoredAs : uint8_t {
   kBf16,
   kF32,
   kIds,  // I64
+  // Never in the official release; what the other formats of model_format.h add:
+  kInt8,        // X.weight I8 [N, K], X.weight_scale and X.weight_offset F32 [N, 1]
+  kInt8Static,  // X.weight I8 [N, K], X.deq_scale F32 [N], X.quant_bias I32 [N], X.input_* F32 [1]
+  kInt4,        // as kInt8 with X.weight I8 [N/2, K], and X.scale_bias F32
 };
 
 // `name` is an official name with its suffix, e.g. "layers.3.attn.wq_a.weight". Scales are

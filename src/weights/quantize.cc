@@ -33,6 +33,20 @@ float MaxAbs(const float* x, int64_t n) {
   return amax;
 }
 
+// The smallest scale of the integer formats, 2^-23.
+constexpr float kSmallestScale = 0x1p-23F;
+
+// Dequantises row r of `w` into `row` and encodes it in place as whole numbers in [low, high].
+// Returns the scale, NaN where a value is not finite.
+float EncodeIntegers(const Weight& w, int64_t r, float low, float high, std::span<float> row) {
+  DequantizeRow(w, r, row.data());
+  const float amax = MaxAbs(row.data(), w.cols);
+  if (!std::isfinite(amax)) return NAN;
+  const float scale = std::max(amax / high, kSmallestScale);
+  for (float& x : row) x = std::clamp(std::nearbyint(x / scale), low, high);
+  return scale;
+}
+
 }  // namespace
 
 uint8_t Fp8BlockScaleCode(float amax) { return ScaleCode(amax, 1.75F, 8); }  // 448 = 1.75 * 2^8
@@ -94,6 +108,45 @@ bool QuantizeFp4(const Weight& w, std::span<uint8_t> packed, std::span<uint8_t> 
     }
   }
   return true;
+}
+
+bool QuantizeInt8(const Weight& w, std::span<int8_t> codes, std::span<float> scales) {
+  CHECK(static_cast<int64_t>(codes.size()) == w.rows * w.cols);
+  CHECK(static_cast<int64_t>(scales.size()) == w.rows);
+  std::vector<float> row(static_cast<size_t>(w.cols));
+  for (int64_t r = 0; r < w.rows; ++r) {
+    const float scale = EncodeIntegers(w, r, -128, 127, row);
+    if (std::isnan(scale)) return false;
+    scales[static_cast<size_t>(r)] = scale;
+    std::transform(row.begin(), row.end(), codes.begin() + r * w.cols,
+                   [](float x) { return static_cast<int8_t>(x); });
+  }
+  return true;
+}
+
+bool QuantizeInt4(const Weight& w, std::span<uint8_t> packed, std::span<float> scales) {
+  CHECK(w.rows % 2 == 0);
+  CHECK(static_cast<int64_t>(packed.size()) == w.rows / 2 * w.cols);
+  CHECK(static_cast<int64_t>(scales.size()) == w.rows);
+  std::vector<float> row(static_cast<size_t>(w.cols));
+  for (int64_t r = 0; r < w.rows; ++r) {
+    const float scale = EncodeIntegers(w, r, -8, 7, row);
+    if (std::isnan(scale)) return false;
+    scales[static_cast<size_t>(r)] = scale;
+    uint8_t* out = packed.data() + r / 2 * w.cols;
+    for (int64_t k = 0; k < w.cols; ++k) {
+      const auto nibble = static_cast<uint8_t>(static_cast<int>(row[static_cast<size_t>(k)]) & 15);
+      out[k] = static_cast<uint8_t>((r & 1) == 0 ? nibble : out[k] | (nibble << 4));
+    }
+  }
+  return true;
+}
+
+InputScale StaticInputScale(InputRange range) {
+  const float low = std::min(range.low, 0.0F);
+  const float high = std::max(range.high, 0.0F);
+  const float scale = std::max((high - low) / 255.0F, kSmallestScale);
+  return {scale, static_cast<int32_t>(std::nearbyint(-low / scale)) - 128};
 }
 
 }  // namespace fathom

@@ -41,6 +41,11 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
   if (file == nullptr) return Invalid("cannot write {}: {}", Part(path), std::strerror(errno));
   SafetensorsWriter writer(path, file);
   writer.declared_ = offset;
+  auto begin = static_cast<int64_t>(length + text.size());
+  for (const TensorDeclaration& t : tensors) {
+    writer.begins_.push_back(begin);
+    begin += t.bytes();
+  }
   const uint64_t size = text.size();
   TRY_STATUS(writer.Put(&size, sizeof(size)));
   TRY_STATUS(writer.Put(text.data(), text.size()));
@@ -64,6 +69,15 @@ Status SafetensorsWriter::Write(std::span<const std::byte> bytes) {
   CHECK(file_ && written_ <= declared_, "{}: {} bytes written, {} declared", path_, written_,
         declared_);
   return Put(bytes.data(), bytes.size());
+}
+
+Status SafetensorsWriter::WriteAt(size_t index, int64_t offset, std::span<const std::byte> bytes) {
+  CHECK(file_ && index < begins_.size());
+  if (std::fseek(file_.get(), begins_[index] + offset, SEEK_SET) != 0) {
+    return Invalid("cannot write {}: {}; free disk space and run again", Part(path_),
+                   std::strerror(errno));
+  }
+  return Write(bytes);
 }
 
 Status SafetensorsWriter::Finish() {

@@ -1,7 +1,7 @@
 #pragma once
-// Writes a .safetensors file front to back: the header from the declared shapes, then each tensor's
-// bytes in the declared order, in pieces of any size. Memory: the header. The file appears under
-// its name only in Finish; until then it is NAME.part, which the destructor removes. Not
+// Writes a .safetensors file: the header from the declared shapes, then each tensor's bytes in
+// pieces of any size, front to back or each at its place. Memory: the header. The file appears
+// under its name only in Finish; until then it is NAME.part, which the destructor removes. Not
 // thread-safe.
 //
 // Data starts at a multiple of 64 bytes, so tensors that are declared by falling element size are
@@ -42,6 +42,9 @@ class SafetensorsWriter {
 
   // The next bytes of the data. More than was declared is our own bug.
   Status Write(std::span<const std::byte> bytes);
+  // Bytes of tensor `index` from its byte `offset` on. Every byte must be written once, by either
+  // function, not both.
+  Status WriteAt(size_t index, int64_t offset, std::span<const std::byte> bytes);
   // Syncs and renames; everything declared must have been written.
   Status Finish();
 
@@ -56,6 +59,7 @@ class SafetensorsWriter {
 
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
+  std::vector<int64_t> begins_;  // of the tensors, in the file
   int64_t declared_ = 0;
   int64_t written_ = 0;
 };

@@ -81,7 +81,12 @@ class WeightLoader {
   // A bf16 or f32 tensor of any shape as it is stored: [first dimension, product of the others].
   Result<Weight> Real(std::string_view full_name);
 
-  // A matrix whose size is what its file says, for converters: NAME.weight in any format.
+  // For converters: NAME.weight in any format, of the size that its file says.
+  struct Size {
+    int64_t rows = 0;
+    int64_t cols = 0;
+  };
+  Result<Size> StoredSize(const Tensor& weight) const;
   Result<Weight> StoredMatrix(std::string_view name);
 
   // An I64 or I32 table [rows, cols] whose entries must lie in [0, limit).

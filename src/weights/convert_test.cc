@@ -1,4 +1,4 @@
-#include "weights/convert_official.h"
+#include "weights/convert.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,12 +25,12 @@ std::shared_ptr<const Checkpoint> Open(const std::string& dir) {
 }
 
 void Convert(const std::string& from, const std::string& to, const ConvertOptions& options = {}) {
-  const Status status = ConvertToOfficial(from, to, options);
+  const Status status = ConvertCheckpoint(from, to, options);
   ASSERT_TRUE(status) << status.error().message;
 }
 
 std::string FaultOf(const std::string& from, const std::string& to) {
-  const Status status = ConvertToOfficial(from, to);
+  const Status status = ConvertCheckpoint(from, to);
   if (status) return "";
   EXPECT_EQ(status.error().message.find('\n'), std::string::npos);
   return status.error().message;
@@ -103,6 +103,9 @@ TEST_P(ConvertTest, EveryTensorIsStoredAsTheOfficialReleaseDoes) {
         EXPECT_EQ(t->dtype, DType::kI64) << name;
         EXPECT_EQ(t->shape, shape) << name;
         break;
+      case StoredAs::kInt8:
+      case StoredAs::kInt8Static:
+      case StoredAs::kInt4:
       case StoredAs::kUnknown:
         FAIL() << name;
     }
@@ -185,7 +188,7 @@ TEST(Convert, ProgressEndsAtAHundredPercent) {
   TinyModel().Write(dir / "in");
   LoadProgress last;
   ASSERT_TRUE(
-      ConvertToOfficial(dir / "in", dir / "out", {}, [&](const LoadProgress& p) { last = p; }));
+      ConvertCheckpoint(dir / "in", dir / "out", {}, [&](const LoadProgress& p) { last = p; }));
   EXPECT_EQ(last.percent(), 100.0);
 }
 
