@@ -37,6 +37,9 @@ std::shared_ptr<SamplingState> MakeSamplingState(const Sequence& s,
 EngineCore::EngineCore(CoreConfig config, CacheManager& cache, Executor& executor,
                        const Tokenizer* tokenizer)
     : config_(std::move(config)), cache_(cache), executor_(executor), tokenizer_(tokenizer) {
+  for (const CacheSpec& spec : cache_.specs()) {
+    stats_.spaces[static_cast<size_t>(spec.space)].page_bytes += spec.page_bytes();
+  }
   UpdateGauges();
 }
 
