@@ -19,7 +19,7 @@ namespace fathom {
 
 struct ConvertOptions {
   ModelFormat format = ModelFormat::kOfficial;
-  bool rotate = false;       // QuaRot (weights/quarot.h)
+  bool rotate = false;            // QuaRot (weights/quarot.h)
   InputRanges input_ranges = {};  // w8a8, w4a8: these linears get static activation scales
   int64_t max_shard_bytes = int64_t{5}
                             << 30;  // a shard holds at least one tensor, whatever its size
