@@ -3,7 +3,7 @@ PORT ?= 8010
 MODEL ?= models/mini-v4
 SERVE_FLAGS ?= --default_chat_template_kwargs='{"thinking": false}'
 FUZZ_SECONDS ?= 20
-SOURCES = $(shell git ls-files 'src/*.cc' 'src/*.h' 'apps/*.cc' 'apps/*.h' 'tests/*.cc' 'tests/*.h' 'bench/*.cc' 'fuzz/*.cc')
+SOURCES = $(shell git ls-files 'src/*.cc' 'src/*.h' 'apps/*.cc' 'apps/*.h' 'tests/*.cc' 'tests/*.h' 'bench/*.cc' 'bench/*.h' 'fuzz/*.cc')
 
 .PHONY: help setup build serve test bench format format-check tidy fuzz layers clean
 
