@@ -237,8 +237,9 @@ std::vector<size_t> CompletionReply::BestChoices(size_t prompt) const {
       return choice.logprob_sum /
              static_cast<double>(std::max<int64_t>(choice.completion_tokens, 1));
     };
-    std::stable_sort(order.begin(), order.end(),
-                     [&mean](size_t a, size_t b) { return mean(a) > mean(b); });
+    std::sort(order.begin(), order.end(), [&mean](size_t a, size_t b) {
+      return mean(a) != mean(b) ? mean(a) > mean(b) : a < b;
+    });
     order.resize(static_cast<size_t>(fields_.choices));
   }
   return order;
