@@ -73,14 +73,6 @@ void EngineCore::Add(std::shared_ptr<RequestState> request, double now) {
   UpdateGauges();
 }
 
-// Keeps the order of arrival.
-void EngineCore::PutWaiting(SequencePtr s) {
-  const auto place = std::upper_bound(
-      waiting_.begin(), waiting_.end(), s,
-      [](const SequencePtr& a, const SequencePtr& b) { return a->arrival < b->arrival; });
-  waiting_.insert(place, std::move(s));
-}
-
 bool EngineCore::IsStopToken(const Request& r, int32_t token) const {
   const auto has = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();

@@ -90,7 +90,6 @@ class EngineCore {
   void EndSequence(const SequencePtr& s, double now);
   void EndRequest(const std::shared_ptr<RequestState>& request, const Status& status);
   void Leave(Sequence& s);  // gives back pages, makes results in flight stale
-  void PutWaiting(SequencePtr s);
   void UpdateGauges();
   SequencePtr MakeSequence(const std::shared_ptr<RequestState>& request, int choice);
 
@@ -98,7 +97,7 @@ class EngineCore {
   CacheManager& cache_;
   Executor& executor_;
   const Tokenizer* tokenizer_;
-  std::vector<SequencePtr> waiting_;  // by importance once sorted, by arrival before
+  std::vector<SequencePtr> waiting_;  // in any order; Plan sorts both lists by importance
   std::vector<SequencePtr> running_;
   std::list<LaunchedStep> launched_;        // oldest first; at most two
   std::vector<PrefixTree::Match> matches_;  // of the waiting sequences that the plan asked about

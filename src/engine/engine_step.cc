@@ -22,6 +22,12 @@ PageTableSizes SizesOf(const SequencePages& p) {
           static_cast<int64_t>(p.c128.size())};
 }
 
+// Whether a prompt is computed for the first time: what a preempted one finds in the cache may be
+// its own.
+bool FirstTime(const Sequence& s) {
+  return s.known() == s.prompt_length && s.request->preemptions == 0;
+}
+
 }  // namespace
 
 void EngineCore::Step(double now) {
@@ -90,8 +96,8 @@ void EngineCore::MatchAgain() {
     s->pending = s->forking = false;
     s->sampling = MakeSamplingState(*s, config_.eos_token_ids);
     cache_.Readopt(s->pages, match);
+    if (FirstTime(*s)) s->request->usage.cached_tokens += match.tokens - s->scheduled;
     s->scheduled = s->computed = match.tokens;
-    s->request->usage.cached_tokens = std::min(match.tokens, s->prompt_length);
   }
 }
 
@@ -151,7 +157,7 @@ void EngineCore::Preempt(const SequencePtr& s) {
   cache_.Publish(s->pages, s->tokens, s->computed);
   Leave(*s);
   s->sampling = MakeSamplingState(*s, config_.eos_token_ids);
-  PutWaiting(s);
+  waiting_.push_back(s);
 }
 
 void EngineCore::CarryOut(const StepPlan& plan) {
@@ -165,9 +171,7 @@ void EngineCore::CarryOut(const StepPlan& plan) {
     cache_.Adopt(s->pages, match, s->known());
     s->scheduled = s->computed = match.tokens;
     s->chunks = 0;
-    if (s->tokens.size() == static_cast<size_t>(s->prompt_length)) {
-      s->request->usage.cached_tokens = match.tokens;
-    }
+    if (FirstTime(*s)) s->request->usage.cached_tokens = match.tokens;
     running_.push_back(s);
   }
   SequencePtr refused;
@@ -278,16 +282,16 @@ void EngineCore::CommitPart(const LaunchedPart& part,
                             const std::vector<Result<SampledToken>>& sampled, double now) {
   const SequencePtr& s = part.sequence;
   if (s->epoch != part.epoch) return;  // it ended, was preempted or moved meanwhile
+  for (const Result<SampledToken>& token : sampled) {
+    if (token) continue;  // else before Publish: its rows may be what is broken
+    EndRequest(std::shared_ptr<RequestState>(s->request), tl::unexpected<Error>(token.error()));
+    return;
+  }
   s->computed += part.count;
   cache_.Publish(s->pages, s->tokens, s->computed);
   cache_.ReleaseWindow(s->pages, s->computed);
   if (sampled.empty()) return;
-  s->pending = false;
-  for (const Result<SampledToken>& token : sampled) {
-    if (token) continue;
-    EndRequest(std::shared_ptr<RequestState>(s->request), tl::unexpected<Error>(token.error()));
-    return;
-  }
+  s->pending = s->scheduled > s->computed;  // the next step is under way and samples, too
   if (s->forking) {
     Fork(s, sampled, now);
   } else {
@@ -318,7 +322,7 @@ void EngineCore::Fork(const SequencePtr& parent, const std::vector<Result<Sample
     if (c > 0 && NeedsHistory(s->sampling->params)) s->sampling->counts.Add(sampled[c]->id);
     const int open = r->open_choices;
     Accept(s, *sampled[c], now);
-    if (!s->running() && r->open_choices == open) PutWaiting(s);
+    if (!s->running() && r->open_choices == open) waiting_.push_back(s);
   }
 }
 

@@ -47,6 +47,7 @@ void LogProgress(const LoadProgress& p) {
 
 Result<std::unique_ptr<Runner>> Runner::Create(const EngineConfig& config) {
   std::unique_ptr<Runner> r(new Runner(config.compute_threads));
+  r->model_dir_ = config.model_dir;
   TRY(r->ops_, MakeCpuOps(config.isa, r->pool_));
   const auto start = std::chrono::steady_clock::now();
   ModelOptions options;

@@ -24,6 +24,7 @@ class Runner {
 
   View Run(const Batch& batch, const Trace* trace = nullptr);
 
+  const std::string& model_dir() const { return model_dir_; }
   const Model& model() const { return *model_; }
   const Ops& ops() const { return *ops_; }
   CacheManager& cache() { return *cache_; }
@@ -36,6 +37,7 @@ class Runner {
   explicit Runner(int threads) : pool_(threads) {}
   Status PlanCaches(const EngineConfig& config);
 
+  std::string model_dir_;
   ThreadPool pool_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Model> model_;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -23,7 +24,38 @@ using ScoreSink = std::function<Status(size_t index, int64_t first_row, int64_t 
 Status ScoreSequences(const EngineConfig& config,
                       const std::vector<std::vector<int32_t>>& sequences, const ScoreSink& sink);
 
-// The same on a model that is loaded. `trace` may be null.
+// One sequence on a loaded model, chunk by chunk: two models can be scored side by side. Nothing
+// else may use the runner meanwhile; it must outlive the scorer.
+class SequenceScorer {
+ public:
+  // Checks the ids and the length. `index` names the sequence in messages, `trace` may be null.
+  static Result<std::unique_ptr<SequenceScorer>> Create(Runner& runner, size_t index,
+                                                        std::span<const int32_t> ids, int64_t chunk,
+                                                        const Trace* trace = nullptr);
+  SequenceScorer(const SequenceScorer&) = delete;
+  SequenceScorer& operator=(const SequenceScorer&) = delete;
+  ~SequenceScorer();
+
+  struct Rows {
+    int64_t first = 0;  // position of the first one
+    int64_t count = 0;
+    const float* logits = nullptr;  // [count, vocab], until the next call
+  };
+  bool done() const { return next_ == static_cast<int64_t>(ids_.size()); }
+  Rows Next();
+
+ private:
+  SequenceScorer(Runner& runner, std::span<const int32_t> ids, int64_t chunk, const Trace* trace);
+
+  Runner& runner_;
+  std::span<const int32_t> ids_;
+  int64_t chunk_;
+  const Trace* trace_;
+  SequencePages pages_;
+  int64_t next_ = 0;
+};
+
+// A whole sequence into a sink.
 Status ScoreSequence(Runner& runner, size_t index, std::span<const int32_t> ids, int64_t chunk,
                      const ScoreSink& sink, const Trace* trace = nullptr);
 

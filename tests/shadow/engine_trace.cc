@@ -108,7 +108,7 @@ void EngineTrace::Fault(std::string what) { faults_.push_back(std::move(what)); 
 
 EngineTrace::~EngineTrace() = default;
 
-EngineTrace::EngineTrace(uint64_t seed, ShadowFault fault) : random_(seed), fault_(fault) {
+EngineTrace::EngineTrace(uint64_t seed, ShadowFault fault) : random_(seed) {
   SchedulerLimits& l = config_.limits;
   l.max_chunk_tokens = OneIn(3) ? Between(1, 20) : Between(20, 300);
   l.max_step_tokens = std::max(l.max_chunk_tokens, Between(4, 400));
@@ -124,11 +124,17 @@ EngineTrace::EngineTrace(uint64_t seed, ShadowFault fault) : random_(seed), faul
   config_.starve_prevent = !OneIn(3);
   config_.overlap = OneIn(2);
   config_.chunked_match_frequency = static_cast<int>(Between(0, 3));
+  pressed_ = OneIn(3);
+  if (pressed_) {
+    l.max_sequences = max_sequences_ = Between(4, 7);
+    l.max_prefill_usage = 1.1;
+    l.zero_evict_tokens = 0;
+  }
   MakeCaches();
 
   LivesOptions lives;
   lives.seed = seed;
-  lives.eos_chance = OneIn(2) ? 0.002 : 0.02;
+  lives.eos_chance = pressed_ || OneIn(2) ? 0.001 : 0.02;
   lives.max_model_len = config_.max_model_len;
   lives.capacity = cache_->geometry()[PageSpace::kFull] * kPageTokens;
   lives_ = std::make_unique<Lives>(lives);
@@ -171,7 +177,7 @@ void EngineTrace::MakeCaches() {
     budget.bytes = (low + high) / 2;
     (PlanGeometry(specs, budget) ? high : low) = budget.bytes;
   }
-  budget.bytes = high + high * Between(0, 100) / 100;
+  budget.bytes = high + high * (pressed_ || OneIn(2) ? 0 : Between(0, 100)) / 100;
   budget.prefix_window_share = 0.05;
   auto geometry = PlanGeometry(specs, budget);
   CHECK(geometry, "{}", geometry.error().message);
@@ -219,7 +225,8 @@ std::vector<int32_t> EngineTrace::Prompt() {
       prompt.resize(prompt.size() / static_cast<size_t>(group) * static_cast<size_t>(group));
   } else {
     prompt = bases_[random_() % bases_.size()];
-    int64_t length = Between(0, OneIn(2) ? most : std::min<int64_t>(most, 200));
+    const bool shorter = pressed_ || OneIn(2);
+    int64_t length = Between(0, shorter ? std::min<int64_t>(most, 200) : most);
     if (OneIn(3)) length = std::max<int64_t>(0, length / group * group + Between(-3, 3));
     prompt.resize(static_cast<size_t>(std::min(length, most)));
   }
@@ -242,8 +249,8 @@ void EngineTrace::AddRequest() {
   const auto length = static_cast<int64_t>(r.prompt.size());
   const int64_t group = cache_->geometry().group_tokens();
   // Often just over the next checkpoint, so that decoding makes one.
-  r.max_tokens = OneIn(2) ? group - length % group + Between(1, 20) : Between(1, 150);
-  if (OneIn(10)) r.max_tokens = 100000;
+  r.max_tokens = OneIn(2) ? group - length % group + Between(1, 20) : Between(1, 100);
+  if (OneIn(pressed_ ? 3 : 8)) r.max_tokens = 100000;
   if (OneIn(3)) r.min_tokens = Between(1, 30);
   r.choices = OneIn(6) ? static_cast<int>(Between(2, 4)) : 1;
   r.ignore_eos = OneIn(3);
@@ -365,9 +372,12 @@ void EngineTrace::CheckEnd(const Live& live) {
   const Usage& u = sink.usage();
   if (u.completion_tokens != completion) wrong("completion tokens are miscounted");
   if (u.prompt_tokens != static_cast<int64_t>(r.prompt.size())) wrong("prompt tokens");
-  if (u.cached_tokens % cache_->geometry().group_tokens() != 0 ||
-      u.cached_tokens >= u.prompt_tokens) {
-    wrong("cached tokens");
+  // What was not taken from the cache was computed.
+  const int64_t computed = executor_->PromptRows(live.handle);
+  if (u.cached_tokens < 0 || u.cached_tokens >= u.prompt_tokens ||
+      (sink.status() && live.state->preemptions == 0 &&
+       u.cached_tokens + computed != u.prompt_tokens)) {
+    wrong("cached tokens are miscounted");
   }
   if (!sink.status()) {
     const Error& e = sink.status().error();

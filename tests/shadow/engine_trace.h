@@ -67,8 +67,8 @@ class EngineTrace {
   void Finish();
 
   std::mt19937_64 random_;
-  const ShadowFault fault_;
   CoreConfig config_;
+  bool pressed_ = false;  // many short prompts with long answers: preemption
   int64_t max_sequences_ = 1;
   std::unique_ptr<CacheManager> cache_;
   std::unique_ptr<Lives> lives_;

@@ -85,7 +85,8 @@ ShadowExecutor::~ShadowExecutor() = default;
 
 template <typename... Args>
 void ShadowExecutor::Fault(fmt::format_string<Args...> format, Args&&... args) {
-  if (faults_.size() < kMostFaults) faults_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  if (faults_.size() < kMostFaults)
+    faults_.push_back(fmt::format(format, std::forward<Args>(args)...));
 }
 
 // ---- rows ----
@@ -186,6 +187,11 @@ void ShadowExecutor::Launch(StepJob job) {
     CHECK(lives_.known(part.request), "request {} is unknown", part.request);
     Begin(part);
     CheckWriteSet(part);
+    const auto prompt = static_cast<int64_t>(lives_.request(part.request).prompt.size());
+    if (part.choice == 0 && part.position < prompt) {
+      prompt_rows_[part.request] +=
+          std::min(static_cast<int64_t>(part.tokens.size()), prompt - part.position);
+    }
   }
   launched_.push_back({std::move(job), {}});
   bool now = options_.timing == ShadowOptions::Timing::kEarly;
@@ -198,7 +204,8 @@ void ShadowExecutor::Launch(StepJob job) {
 
 void ShadowExecutor::Begin(const StepJob::Part& part) {
   Life& life = begun_[{part.request, part.choice}];
-  const bool begins = life.slot != part.pages.slot || life.next != part.position;
+  const bool moved = life.next != part.position && !options_.drafts;
+  const bool begins = life.slot != part.pages.slot || moved;
   life = {part.pages.slot, part.position + static_cast<int64_t>(part.tokens.size())};
   if (!begins) return;
   const auto prompt = static_cast<int64_t>(lives_.request(part.request).prompt.size());
@@ -272,6 +279,11 @@ bool ShadowExecutor::InFlight(uint64_t request) const {
     return std::any_of(parts.begin(), parts.end(),
                        [&](const StepJob::Part& p) { return p.request == request; });
   });
+}
+
+int64_t ShadowExecutor::PromptRows(uint64_t request) const {
+  const auto found = prompt_rows_.find(request);
+  return found == prompt_rows_.end() ? 0 : found->second;
 }
 
 StepResult ShadowExecutor::Wait() {
@@ -432,19 +444,23 @@ void ShadowExecutor::WriteWindow(const V4Tables& tables) {
   }
 }
 
-// The rows of the explicit block table that entries now or later may need: all of ratio 4, of ratio
-// 128 those of the open group.
+// The rows of the explicit block table that entries may need: of ratio 128 those of the open group,
+// of ratio 4 those of the group before, too, or all where nothing is ever guessed.
 void ShadowExecutor::CheckHistory(const Batch& batch, int ratio, const char* states) {
   const StateTable table =
       BuildStateTable(batch.sequences, ratio, RowsPerPage(states), cache_.dummy_row(states));
   for (size_t b = 0; b < batch.sequences.size(); ++b) {
     const int64_t start = batch.sequences[b].position;
+    const int64_t open = start / ratio * ratio;
+    const int64_t needed = ratio == kC128Ratio ? open
+                           : options_.drafts   ? open - ratio
+                                               : start - table.history;
     for (int64_t c = 0; c < table.history; ++c) {
       const int64_t p = start - table.history + c;
       const int32_t row = table.at(static_cast<int64_t>(b), c);
       if (p < 0) {
         CheckDummy(states, row);
-      } else if (ratio == kC4Ratio || p >= start / ratio * ratio) {
+      } else if (p >= needed) {
         Check(states, row, Tag(b, p), p);
       }
     }

@@ -81,6 +81,8 @@ class ShadowExecutor final : public Executor {
   void AuditNodes();
   // Whether a launched step was given pages of this request.
   bool InFlight(uint64_t request) const;
+  // Rows of its prompt that were launched for choice 0.
+  int64_t PromptRows(uint64_t request) const;
 
   const std::vector<std::string>& faults() const { return faults_; }
   const ShadowCoverage& coverage() const { return coverage_; }
@@ -134,6 +136,7 @@ class ShadowExecutor final : public Executor {
   std::unique_ptr<Planner> planner_;
   std::deque<Launched> launched_;
   std::map<Key, Life> begun_;
+  std::map<uint64_t, int64_t> prompt_rows_;
   std::set<uint64_t> by_decoding_;  // tags of checkpoints that decoding reached first
   std::map<const SamplingState*, int32_t> before_last_;
   std::map<std::string, View, std::less<>> pools_;
