@@ -13,6 +13,7 @@ Status RunServe();
 Status RunGenerate();
 Status RunChat();
 Status RunScore();
+Status RunEval();
 Status RunTokenize();
 Status RunRender();
 Status RunQuantize();

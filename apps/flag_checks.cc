@@ -74,6 +74,7 @@ constexpr std::array kNames{
     Names{"reasoning_parser", "auto deepseek-r1 deepseek-v3 deepseek-v31 deepseek-v32 deepseek-v4"},
     Names{"chat_encoding", "auto v4 v4-0731 v3.2"},
     Names{"compute_dtype", "auto bfloat16 float32"},
+    Names{"reference_compute_dtype", "auto bfloat16 float32"},
     Names{"simulate_quantization", "auto on off"},
     Names{"kv_cache_dtype", "auto bf16 bfloat16 float32 int8"},
     Names{"indexer_cache_dtype", "auto bf16 bfloat16 float32 int8"},

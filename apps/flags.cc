@@ -183,6 +183,7 @@ std::string HelpText() {
       "  fathom chat --model DIR             talk to the model in the terminal\n"
       "  fathom generate --model DIR --prompt TEXT | --messages FILE\n"
       "  fathom score --model DIR --ids ids.json --out logits.npy\n"
+      "  fathom eval --model DIR --text FILE | --chat FILE [--reference DIR] [--out DIR]\n"
       "  fathom tokenize --model DIR --text TEXT | --file FILE [--decode]\n"
       "  fathom render --model DIR --messages FILE\n"
       "  fathom quantize --input DIR --output DIR [--format official]\n"

@@ -38,6 +38,7 @@ Status Run(const CommandLine& line) {
   if (command == "generate") return RunGenerate();
   if (command == "chat") return RunChat();
   if (command == "score") return RunScore();
+  if (command == "eval") return RunEval();
   if (command == "tokenize") return RunTokenize();
   if (command == "render") return RunRender();
   if (command == "quantize") return RunQuantize();
