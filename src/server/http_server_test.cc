@@ -75,10 +75,11 @@ class TestHandler final : public HttpHandler {
     }
     const std::lock_guard lock(mutex_);
     kept.push_back(exchange);
-    if (request.path != "/stream") return;
-    threads_.emplace_back([exchange] {
+    if (request.path == "/never") return;
+    const int events = request.path == "/stream" ? 50 : 1'000'000;
+    threads_.emplace_back([exchange, events] {
       exchange->StartStream({.content_type = "text/event-stream"});
-      for (int i = 0; i < 50; ++i) {
+      for (int i = 0; i < events; ++i) {
         if (!exchange->Write("data: " + std::to_string(i) + "\n\n")) return;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -117,6 +118,7 @@ class HttpServerTest : public ::testing::Test {
 };
 
 constexpr const char* kStream = "POST /stream HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+constexpr const char* kEndless = "POST /endless HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
 constexpr const char* kNever = "POST /never HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
 
 TEST_F(HttpServerTest, AnswersAndStreams) {
@@ -155,7 +157,7 @@ TEST_F(HttpServerTest, NoticesClientsThatGo) {
   Client silent(server_->port());
   silent.Send(kNever);
   Client streaming(server_->port());
-  streaming.Send(kStream);
+  streaming.Send(kEndless);
   streaming.ReadUntil("data: 3");
   silent.Close();
   streaming.Close();
@@ -167,7 +169,7 @@ TEST_F(HttpServerTest, StopsWhileAnswersAreOpen) {
   Client never(server_->port());
   never.Send(kNever);
   Client streaming(server_->port());
-  streaming.Send(kStream);
+  streaming.Send(kEndless);
   streaming.ReadUntil("data: 3");
   Client idle(server_->port());
   server_->Stop(0.01);
