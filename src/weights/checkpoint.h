@@ -2,12 +2,10 @@
 // Checkpoint: the tensors of a model directory under their official names, whatever the files call
 // them.
 //
-// Files: model.safetensors.index.json or quant_model_weights.safetensors.index.json and its shards,
-// or one model.safetensors or quant_model_weights.safetensors, or exactly one *.safetensors; beside
-// them quant_model_description.json for ModelSlim's formats. Names: official ones as they are;
-// Hugging Face ones are mapped (weights/tensor_names.h); fused experts (gate_up_proj [E, 2I, D],
-// down_proj [E, D, I]) become one record per expert that points into the fused tensor. Errors:
-// missing shard, truncated shard, tensor in the index but not in its shard, the same tensor twice.
+// Files: those of weights/shard_files.h, and quant_model_description.json for ModelSlim's formats.
+// Names: official ones as they are; Hugging Face ones are mapped (weights/tensor_names.h); fused
+// experts (gate_up_proj [E, 2I, D], down_proj [E, D, I]) become one record per expert that points
+// into the fused tensor. Errors: those of the files and of the description, the same tensor twice.
 // Immutable after Open: any thread may read. Records live as long as the Checkpoint.
 
 #include <deque>

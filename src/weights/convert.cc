@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "weights/convert_encode.h"
+#include "weights/output_directory.h"
 
 namespace fathom {
 namespace {
@@ -160,15 +161,6 @@ Status WriteRotation(const Rotation& rotation, int64_t size, const std::string& 
   return out.Finish();
 }
 
-Status CheckOutput(const std::string& dir) {
-  std::error_code ignored;
-  if (!fs::exists(dir, ignored)) return {};
-  if (!fs::is_directory(dir, ignored) || !fs::is_empty(dir, ignored)) {
-    return Invalid("output directory {} is not empty; choose another, or empty it", dir);
-  }
-  return {};
-}
-
 // Everything but the rename. config.json comes last: without it a directory does not load.
 Status WriteDirectory(const std::string& input_dir, const ModelConfig& model_config,
                       WeightLoader& loader, const std::string& dir, const ConvertOptions& options) {
@@ -212,27 +204,12 @@ Status WriteDirectory(const std::string& input_dir, const ModelConfig& model_con
 
 Status ConvertCheckpoint(const std::string& input_dir, const std::string& output_dir,
                          const ConvertOptions& options, LoadProgressCallback progress) {
-  TRY_STATUS(CheckOutput(output_dir));
-  TRY(const ModelConfig config, LoadModelConfig(input_dir));
-  TRY(const std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::Open(input_dir));
-
-  std::string output = output_dir;
-  while (output.size() > 1 && output.back() == '/') output.pop_back();
-  const std::string part = output + ".part";
-  std::error_code fault;
-  fs::remove_all(part, fault);  // of a run that was killed
-  fs::create_directories(part, fault);
-  if (fault) return Invalid("cannot create {}: {}", part, fault.message());
-
-  WeightLoader loader(checkpoint, std::move(progress));
-  Status status = WriteDirectory(input_dir, config, loader, part, options);
-  if (status) {
-    fs::rename(part, output, fault);
-    if (!fault) return {};
-    status = Invalid("cannot rename {} to {}: {}", part, output, fault.message());
-  }
-  fs::remove_all(part, fault);
-  return status;
+  return WriteDirectoryAtomically(output_dir, [&](const std::string& part) -> Status {
+    TRY(const ModelConfig config, LoadModelConfig(input_dir));
+    TRY(const std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::Open(input_dir));
+    WeightLoader loader(checkpoint, std::move(progress));
+    return WriteDirectory(input_dir, config, loader, part, options);
+  });
 }
 
 }  // namespace fathom
