@@ -37,6 +37,7 @@ struct Sequence {
   int in_flight = 0;
   bool pending = false;    // a step in flight brings one more token
   bool verifying = false;  // a step in flight may bring two, or one
+  bool skipped = false;    // was not published at every commit
 
   bool open() const { return pages.slot != 0; }
   int64_t known() const { return static_cast<int64_t>(tokens.size()); }
@@ -431,7 +432,9 @@ class Trace {
         s.Append(static_cast<int32_t>(choose_.Below(2)));
       }
     }
-    if (!choose_.OneIn(6)) Publish(s);
+    const bool skip = choose_.OneIn(6);
+    s.skipped = s.skipped || skip;
+    if (!skip) Publish(s);
     cache_->ReleaseWindow(s.pages, s.computed);
     if (choose_.OneIn(16)) AuditNodes();
   }
@@ -452,7 +455,9 @@ class Trace {
     for (int32_t page : s.pages.full) {
       if (cache_->pool(PageSpace::kFull).cached_references(page) > 1) ++coverage_.shared_by_nodes;
     }
-    // Reachable at once, from the deepest checkpoint on.
+    // Publishing at every commit makes every node a checkpoint, by prefill or by decoding.
+    if (s.pages.published > before && !s.skipped) RC_ASSERT(s.pages.node->checkpoint());
+    // Reachable at once.
     if (s.pages.node && s.pages.node->checkpoint()) {
       std::vector<int32_t> longer(s.tokens.begin(), s.tokens.begin() + s.pages.published);
       longer.push_back(0);
