@@ -111,7 +111,7 @@ def test_abort_mid_stream(client, server):
     stream = chat(client, max_tokens=3000, stream=True, extra_body={"ignore_eos": True})
     for _, chunk in zip(range(5), stream):
         assert chunk.choices
-    assert server.metric("num_running_requests") == 1
+    server.wait_metric("num_running_requests", 1)
     start = time.monotonic()
     stream.close()
     server.wait_metric("num_running_requests", 0, seconds=1)
@@ -209,11 +209,11 @@ def test_request_vectors(server):
     path = MODEL.parents[1] / "tests" / "data" / "vectors" / "api_requests.json"
     for case in json.loads(path.read_text())["cases"]:
         body = case.get("raw_body") or json.dumps(case.get("body", {}))
-        body = body.replace('"model": "m"', '"model": "mini", "max_completion_tokens_": 0')
+        body = body.replace('"model": "m"', '"model": "mini"')
         if case["id"] == "too-long":
             continue  # would generate up to the end of the context; the C++ test covers it
         if case["status"] == 200 and "max_tokens" not in body:
-            body = body.rstrip("}") + "}" if False else json.dumps({**json.loads(body), "max_tokens": 2})
+            body = json.dumps({**json.loads(body), "max_tokens": 2})
         answer = httpx.post(server.url + case["path"], content=body, timeout=60)
         want = 501 if case["id"] == "c-echo-logprobs-0" else case["status"]
         assert answer.status_code == want, (case["id"], answer.text)
