@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "answer_printer.h"
 #include "answer_stream.h"
 #include "base/json.h"
 #include "commands.h"
@@ -50,6 +51,8 @@ class Chat {
   Chat(const Settings& settings, const LoadedModel& model) : settings_(settings), model_(model) {}
 
   Status Ask(const std::string& text) {
+    // Fails before anything is remembered; JSON would silently replace the bytes.
+    TRY_STATUS(CheckUtf8(text, "the question"));
     messages_.push_back({{"role", "user"}, {"content", text}});
     OrderedJson body;
     body["messages"] = messages_;
@@ -64,22 +67,17 @@ class Chat {
     request.text.parse_reasoning = true;
     request.text.starts_in_reasoning = prompt.starts_in_thinking;
 
-    std::string reasoning;
-    std::string content;
-    const auto print = [&](const Output& output) {
-      if (!output.reasoning.empty()) fmt::print("\033[2m{}\033[0m", output.reasoning);
-      if (content.empty() && !output.text.empty() && !reasoning.empty()) fmt::print("\n\n");
-      reasoning += output.reasoning;
-      content += output.text;
-      fmt::print("{}", output.text);
-      std::fflush(stdout);
-    };
+    AnswerPrinter printer;
     const int signals = SignalCount();
-    TRY(const Usage usage, RunRequest(*model_.engine, std::move(request), print,
-                                      [signals] { return SignalCount() > signals; }));
-    fmt::print("\n\033[2m[{} + {} tokens]\033[0m\n", usage.prompt_tokens, usage.completion_tokens);
-    OrderedJson answer{{"role", "assistant"}, {"content", content}};
-    if (!reasoning.empty()) answer["reasoning_content"] = reasoning;
+    TRY(const Usage usage, RunRequest(
+                               *model_.engine, std::move(request),
+                               [&printer](const Output& output) { printer.Print(output); },
+                               [signals] { return SignalCount() > signals; }));
+    printer.End();
+    fmt::print("\n");
+    PrintRemark(fmt::format("[{} + {} tokens]", usage.prompt_tokens, usage.completion_tokens));
+    OrderedJson answer{{"role", "assistant"}, {"content", printer.text()}};
+    if (!printer.reasoning().empty()) answer["reasoning_content"] = printer.reasoning();
     messages_.push_back(std::move(answer));
     return {};
   }

@@ -158,6 +158,11 @@ bool FlagIsSet(std::string_view name) {
          info.current_value != info.default_value;
 }
 
+bool FlagIsGiven(std::string_view name) {
+  gflags::CommandLineFlagInfo info;
+  return gflags::GetCommandLineFlagInfo(std::string(name).c_str(), &info) && !info.is_default;
+}
+
 std::string IneffectiveFlagsWarning() {
   std::string later;
   std::string elsewhere;

@@ -60,6 +60,9 @@ Status DumpConfigFile();
 // Whether the user gave the flag a value other than the default.
 bool FlagIsSet(std::string_view name);
 
+// Whether the user gave the flag at all, if only with its default value (--text "").
+bool FlagIsGiven(std::string_view name);
+
 // One line that names the flags that are set and have no effect; empty if there are none.
 std::string IneffectiveFlagsWarning();
 

@@ -5,6 +5,7 @@
 
 #include <chrono>
 
+#include "answer_printer.h"
 #include "answer_stream.h"
 #include "commands.h"
 #include "flags.h"
@@ -30,6 +31,8 @@ Status RunGenerate() {
     TRY(const RenderedPrompt rendered, model.encoder->Render(chat));
     prompt = rendered.text;
     request.text.visibility = TokenVisibility::kForParser;
+    request.text.parse_reasoning = true;
+    request.text.starts_in_reasoning = rendered.starts_in_thinking;
   }
   TRY(request.prompt, model.tokenizer->Encode(prompt));
   TRY(request.max_tokens, MaxTokensFromFlags(static_cast<int64_t>(request.prompt.size()),
@@ -40,16 +43,17 @@ Status RunGenerate() {
   const Clock::time_point start = Clock::now();
   Clock::time_point first = start;
   int64_t tokens = 0;
+  AnswerPrinter printer;
   const auto print = [&](const Output& output) {
     if (tokens == 0) first = Clock::now();
     tokens += static_cast<int64_t>(output.tokens.size());
-    fmt::print("{}{}", output.reasoning, output.text);
-    std::fflush(stdout);
+    printer.Print(output);
   };
   TRY(const Usage usage,
       RunRequest(*model.engine, std::move(request), print, [] { return SignalCount() > 0; }));
   const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
   const double decoding = seconds(Clock::now() - first);
+  printer.End();
   fmt::print("\n");
   fmt::print(stderr, "prompt: {} tokens, {:.0f} tok/s; answer: {} tokens, {:.1f} tok/s\n",
              usage.prompt_tokens,

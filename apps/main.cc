@@ -31,6 +31,14 @@ Status RunDocs(const std::vector<std::string>& arguments) {
 
 Status Run(const CommandLine& line) {
   const std::string& command = line.command;
+  if (line.version) {
+    fmt::print("fathom {} (backends: cpu)\n", kVersion);
+    return {};
+  }
+  if (line.help || command == "help") {
+    fmt::print("{}", HelpText());
+    return {};
+  }
   if (command == "inspect") return RunInspect(line.arguments);
   if (command == "docs") return RunDocs(line.arguments);
   if (!line.arguments.empty()) return Invalid("unexpected argument '{}'", line.arguments[0]);
@@ -55,16 +63,13 @@ int Main(int argc, char** argv) {
     const bool talks = line.command == "chat" || line.command == "generate";
     spdlog::set_level(talks ? spdlog::level::warn : spdlog::level::info);
   }
-  if (line.version) {
-    fmt::print("fathom {} (backends: cpu)\n", kVersion);
-    return 0;
+  // A client that leaves must not end the server; `fathom render ... | head` may end here.
+  if (line.command == "serve") std::signal(SIGPIPE, SIG_IGN);
+  Status status = Run(line);
+  // Lost output is no success, e.g. on a full disk.
+  if (status && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    status = Invalid("standard output: writing failed");
   }
-  if (line.help || line.command == "help") {
-    fmt::print("{}", HelpText());
-    return 0;
-  }
-  std::signal(SIGPIPE, SIG_IGN);
-  const Status status = Run(line);
   if (status) return 0;
   std::string message = status.error().message;
   std::replace(message.begin(), message.end(), '\n', ' ');

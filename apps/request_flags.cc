@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "flags.h"
+#include "text/utf8.h"
 
 namespace fathom {
 
@@ -59,7 +60,13 @@ Result<ChatRequest> ParseChat(const JsonTree& body, const std::string& what) {
 
 }  // namespace
 
+Status CheckUtf8(const std::string& text, const std::string& what) {
+  if (!IsValidUtf8(text)) return Invalid("{}: not valid UTF-8", what);
+  return {};
+}
+
 Result<ChatRequest> QuestionAsChat(const std::string& question) {
+  TRY_STATUS(CheckUtf8(question, "--prompt"));
   OrderedJson body;
   body["messages"] = OrderedJson::array({{{"role", "user"}, {"content", question}}});
   TRY(const JsonTree tree, ParseJsonTree(DumpJson(body), "--prompt"));

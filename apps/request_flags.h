@@ -16,6 +16,9 @@ Result<Request> RequestFromFlags(const SamplingDefaults& defaults);
 // The answer's length: --max_tokens, or what the context leaves.
 Result<int64_t> MaxTokensFromFlags(int64_t prompt_tokens, int64_t max_model_len);
 
+// JSON would silently replace bad bytes; `what` is named in the error.
+Status CheckUtf8(const std::string& text, const std::string& what);
+
 // One user message.
 Result<ChatRequest> QuestionAsChat(const std::string& question);
 

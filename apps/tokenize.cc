@@ -33,16 +33,16 @@ Status Decode(const Tokenizer& tokenizer, const std::string& input, const std::s
 Status RunTokenize() {
   if (FLAGS_tokenizer.empty() && FLAGS_model.empty())
     return Invalid("give --tokenizer FILE or --model DIR");
-  if (FlagIsSet("text") == FlagIsSet("file"))
+  if (FlagIsGiven("text") == FlagIsGiven("file"))
     return Invalid("give either --text TEXT or --file FILE");
   const std::string path =
       FLAGS_tokenizer.empty() ? FLAGS_model + "/tokenizer.json" : FLAGS_tokenizer;
   TRY(const Tokenizer tokenizer, Tokenizer::Load(path));
   std::string input = FLAGS_text;
-  if (FlagIsSet("file")) {
+  if (FlagIsGiven("file")) {
     TRY(input, ReadFile(FLAGS_file));
   }
-  const std::string what = FlagIsSet("file") ? FLAGS_file : "--text";
+  const std::string what = FlagIsGiven("file") ? FLAGS_file : "--text";
   if (FLAGS_decode) return Decode(tokenizer, input, what);
   const auto ids = tokenizer.Encode(input);
   if (!ids) return Invalid("{}: {}", what, ids.error().message);

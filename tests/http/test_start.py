@@ -206,6 +206,8 @@ def test_tokenize_and_back():
     ids = json.loads(result.stdout)
     back = run("tokenize", f"--tokenizer={MODEL / 'tokenizer.json'}", "--text", json.dumps(ids), "--decode")
     assert back.stdout == text
+    empty = run("tokenize", f"--model={MODEL}", "--text=")
+    assert empty.returncode == 0 and json.loads(empty.stdout) == []
     assert run("tokenize", f"--model={MODEL}").returncode == 1
     assert run("tokenize", f"--model={MODEL}", "--text=[99999]", "--decode").returncode == 1
 
@@ -252,6 +254,53 @@ def test_generate(tmp_path):
     same = run("generate", f"--model={MODEL}", f"--messages={file}", *arguments[3:])
     assert same.stdout == result.stdout
     assert run("generate", f"--model={MODEL}").returncode == 1
+
+
+def test_reasoning_is_set_apart(tmp_path):
+    arguments = ["generate", f"--model={MODEL}", "--prompt=What is apt?", "--temperature=0"]
+    result = run(*arguments)
+    assert result.returncode == 0, result.stderr
+    reasoning, answer = result.stdout.split("\n\n", 1)
+    assert reasoning.strip() and answer.strip()
+    assert "</think>" not in result.stdout and "\033" not in result.stdout
+    # Cut off in the middle of its reasoning.
+    short = run(*arguments, "--max_tokens=3")
+    assert short.returncode == 0 and reasoning.startswith(short.stdout.strip())
+
+
+@pytest.mark.parametrize("command", [
+    ["generate", f"--model={MODEL}", "--prompt=hi", "--max_tokens=3"],
+    ["tokenize", f"--model={MODEL}", "--text=hi"],
+    ["tokenize", f"--model={MODEL}", "--text=[67]", "--decode"],
+    ["render", f"--model={MODEL}", "--messages"],
+    ["inspect", MODEL],
+    ["--help"],
+    ["--version"],
+])
+def test_lost_output_is_no_success(command, tmp_path):
+    if command[0] == "render":
+        file = tmp_path / "chat.json"
+        file.write_text('[{"role": "user", "content": "hello"}]')
+        command = [*command, file]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([BINARY, *map(str, command)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1
+    assert [l for l in result.stderr.splitlines() if l.startswith("ERROR:")], result.stderr
+
+
+def test_a_closed_pipe_ends_a_command():
+    with subprocess.Popen([BINARY, "generate", f"--model={MODEL}", "--prompt=hi"], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.wait(20) != 0
+
+
+def test_bad_utf8_of_the_command_line_is_refused():
+    for command in (["--prompt"], ["--raw", "--prompt"]):
+        result = run("generate", f"--model={MODEL}", *command, b"a\xff".decode("utf8", "surrogateescape"))
+        assert result.returncode == 1 and "UTF-8" in result.stderr, result.stderr
+    result = subprocess.run([BINARY, "chat", f"--model={MODEL}"], input=b"a\xff\n", capture_output=True, timeout=60)
+    assert b"not valid UTF-8" in result.stderr and b"tokens]" not in result.stdout
 
 
 class Terminal:
@@ -308,4 +357,4 @@ def test_chat_in_a_terminal():
 
 def test_chat_reads_a_pipe():
     result = run("chat", f"--model={MODEL}", "--max_tokens=5", input="What is apt?\n/quit\n")
-    assert result.returncode == 0 and "tokens]" in result.stdout
+    assert result.returncode == 0 and "tokens]" in result.stdout and "\033" not in result.stdout
