@@ -166,7 +166,8 @@ void Generation::Close(std::optional<Error> error) {
   metrics_->RequestEnded(options_.kind, error ? std::optional(error->code) : std::nullopt, seconds);
   if (!error) metrics_->ObserveTokens(usage.prompt_tokens, usage.completion_tokens);
   slot_.reset();
-  spdlog::info(
+  // The engine logs a line for each of its requests; this one knows the client's id.
+  spdlog::debug(
       "request {} ({}): prompt {}, cached {}, generated {}, ttft {:.1f} ms, total {:.1f} ms, "
       "{:.1f} tok/s, {}",
       options_.id, options_.request_id, usage.prompt_tokens, usage.cached_tokens,

@@ -108,10 +108,11 @@ def test_stop(client):
 def test_abort_mid_stream(client, server):
     server.wait_metric("num_running_requests", 0)
     cancelled = server.metric("request_status_total_cancelled")
-    stream = chat(client, max_tokens=3000, stream=True, extra_body={"ignore_eos": True})
+    # Many choices, so that the engine is not done before the client has left.
+    stream = chat(client, max_tokens=3000, n=32, stream=True, extra_body={"ignore_eos": True})
     for _, chunk in zip(range(5), stream):
         assert chunk.choices
-    server.wait_metric("num_running_requests", 1)
+    assert server.metric("num_running_requests") == 1
     start = time.monotonic()
     stream.close()
     server.wait_metric("num_running_requests", 0, seconds=1)
