@@ -121,7 +121,8 @@ def test_refused_until_the_model_is_loaded():
 
 def test_sigterm_drains():
     process = serve("--model_id=m").wait_ready()
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 400, "ignore_eos": True, "stream": True}
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 400, "n": 32,
+            "ignore_eos": True, "stream": True}
     with httpx.stream("POST", process.url + "/v1/chat/completions", json=body, timeout=60) as answer:
         lines = answer.iter_lines()
         next(lines)
@@ -140,7 +141,8 @@ def test_sigterm_drains():
 
 def test_drain_has_a_limit():
     process = serve("--drain_timeout_s=0.5").wait_ready()
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4000, "n": 32,
+            "ignore_eos": True, "stream": True}
     with httpx.stream("POST", process.url + "/v1/chat/completions", json=body, timeout=60) as answer:
         lines = answer.iter_lines()
         next(lines)
@@ -151,7 +153,8 @@ def test_drain_has_a_limit():
 
 def test_second_sigterm_ends_at_once():
     process = serve("--drain_timeout_s=60").wait_ready()
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4000, "n": 32,
+            "ignore_eos": True, "stream": True}
     with pytest.raises(httpx.HTTPError):
         with httpx.stream("POST", process.url + "/v1/chat/completions", json=body, timeout=60) as answer:
             lines = answer.iter_lines()
