@@ -48,7 +48,8 @@ Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
 }
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A named pipe would keep a blocking open waiting for a writer; a regular file never blocks.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return Fail(ErrorCode::kNotFound, "cannot open {}: {}", path, std::strerror(errno));
   struct stat info{};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -111,6 +111,10 @@ TEST_F(FileTest, MapErrorsNameThePath) {
   const auto directory = MappedFile::Open(dir_.string());
   ASSERT_FALSE(directory.has_value());
   EXPECT_EQ(directory.error().message, "cannot map " + dir_.string() + ": not a regular file");
+  ASSERT_EQ(mkfifo(At("pipe").c_str(), 0600), 0);
+  const auto pipe = MappedFile::Open(At("pipe"));
+  ASSERT_FALSE(pipe.has_value());
+  EXPECT_EQ(pipe.error().message, "cannot map " + At("pipe") + ": not a regular file");
 }
 
 TEST_F(FileTest, MovedMapsKeepTheirBytes) {
