@@ -88,6 +88,7 @@ class EngineThread final : public Engine {
   std::condition_variable idle_;
   bool stop_ = false;
   bool draining_ = false;
+  bool drain_timed_out_ = false;  // what is aborted from now on is the server's doing
   uint64_t next_handle_ = 1;
   std::vector<std::shared_ptr<RequestState>> submitted_;
   std::vector<RequestHandle> aborted_;
@@ -163,6 +164,7 @@ void EngineThread::Drain(double timeout_s) {
   const auto ended = [this] { return submitted_.empty() && idle_now_; };
   if (idle_.wait_for(lock, std::chrono::duration<double>(timeout_s), ended)) return;
   spdlog::warn("requests that did not end within {} s are aborted", timeout_s);
+  drain_timed_out_ = true;
   for (uint64_t handle = 1; handle < next_handle_; ++handle) aborted_.push_back(handle);
   wake_.notify_all();
   idle_.wait(lock, ended);
@@ -202,6 +204,7 @@ void EngineThread::Loop() {
 bool EngineThread::TakeEvents() {
   std::vector<std::shared_ptr<RequestState>> submitted;
   std::vector<RequestHandle> aborted;
+  Error why{ErrorCode::kCancelled, "the client is gone"};
   {
     std::unique_lock lock(mutex_);
     step_started_ = 0;
@@ -214,15 +217,14 @@ bool EngineThread::TakeEvents() {
     if (stop_ && submitted_.empty()) return false;
     submitted.swap(submitted_);
     aborted.swap(aborted_);
+    if (drain_timed_out_) why = Error{ErrorCode::kUnavailable, "the server is shutting down"};
     idle_now_ = false;
     step_started_ = Now();
     core_.set_observer(observer_);
   }
   const double now = Now();
   for (auto& r : submitted) core_.Add(std::move(r), now);
-  for (RequestHandle handle : aborted) {
-    core_.Cancel(handle, Error{ErrorCode::kCancelled, "the client is gone"});
-  }
+  for (RequestHandle handle : aborted) core_.Cancel(handle, why);
   return true;
 }
 

@@ -147,8 +147,11 @@ def test_drain_has_a_limit():
         lines = answer.iter_lines()
         next(lines)
         process.process.send_signal(signal.SIGTERM)
-        list(lines)
+        rest = list(lines)
     assert process.process.wait(20) == 0
+    # The server is what left, not the client.
+    errors = [json.loads(line[6:])["error"] for line in rest if line.startswith('data: {"error"')]
+    assert [e["type"] for e in errors] == ["service_unavailable_error"], errors
 
 
 def test_second_sigterm_ends_at_once():
