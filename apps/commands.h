@@ -17,6 +17,7 @@ Status RunEval();
 Status RunTokenize();
 Status RunRender();
 Status RunQuantize();
+Status RunExportMtp();
 Status RunInspect(const std::vector<std::string>& arguments);
 
 }  // namespace fathom

@@ -191,7 +191,9 @@ std::string HelpText() {
       "  fathom eval --model DIR --text FILE | --chat FILE [--reference DIR] [--out DIR]\n"
       "  fathom tokenize --model DIR --text TEXT | --file FILE [--decode]\n"
       "  fathom render --model DIR --messages FILE\n"
-      "  fathom quantize --input DIR --output DIR [--format official]\n"
+      "  fathom quantize --input DIR --output DIR --format official|w8a8|w4a8|bf16|f32 [--rotate "
+      "quarot]\n"
+      "  fathom export-mtp --input DIR --output DIR   the serial MTP layer as a draft model\n"
       "  fathom inspect DIR                  what a model directory holds and costs\n"
       "  fathom --version\n\n"
       "Flags that have an effect (docs/flags.md lists all; FATHOM_ISA chooses the kernels):\n";

@@ -50,6 +50,7 @@ Status Run(const CommandLine& line) {
   if (command == "tokenize") return RunTokenize();
   if (command == "render") return RunRender();
   if (command == "quantize") return RunQuantize();
+  if (command == "export-mtp") return RunExportMtp();
   return Invalid("unknown command '{}'; see fathom --help", command);
 }
 

@@ -16,13 +16,8 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Tensors that are read together with the weight that they belong to.
 bool IsCompanion(const Checkpoint& checkpoint, const Tensor& t) {
-  for (const std::string_view suffix :
-       {".scale", ".weight_scale", ".weight_offset", ".scale_bias", ".deq_scale", ".quant_bias",
-        ".input_scale", ".input_offset"}) {
-    if (!t.name.ends_with(suffix)) continue;
-    return checkpoint.Find(t.name.substr(0, t.name.size() - suffix.size()) + ".weight") != nullptr;
-  }
-  return false;
+  const std::string_view linear = QuantisedLinearOf(t.name);
+  return !linear.empty() && checkpoint.Find(fmt::format("{}.weight", linear)) != nullptr;
 }
 
 // Whether the loader can give the values of a tensor as floats.

@@ -6,11 +6,13 @@
 #include <array>
 #include <charconv>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <vector>
 
-#include "weights/official_format.h"
+#include "weights/draft_vocabulary.h"
+#include "weights/model_format.h"
 
 namespace fathom {
 namespace {
@@ -22,7 +24,7 @@ struct Group {
   int64_t parameters = 0;
   int64_t bytes = 0;
 
-  void Add(const Tensor& t);
+  void Add(const Checkpoint& checkpoint, const Tensor& t);
 };
 
 // Order of the table; GroupOf gives an index into it.
@@ -47,13 +49,17 @@ size_t GroupOf(std::string_view name) {
   return 2;
 }
 
-bool IsScale(const Tensor& t) { return t.name.ends_with(".scale"); }
+bool IsScale(const Tensor& t) { return !QuantisedLinearOf(t.name).empty(); }
 bool IsDraft(const Tensor& t) { return t.name.starts_with("mtp."); }
 bool IsRouted(const Tensor& t) { return Has(t.name, ".ffn.experts."); }
 bool IsIds(const Tensor& t) { return t.name.ends_with(".tid2eid"); }
 
 // The name of a stored type as a reader of the table thinks of it.
-std::string_view FormatOf(const Tensor& t) {
+std::string_view FormatOf(const Checkpoint& checkpoint, const Tensor& t) {
+  if (checkpoint.description() != nullptr && t.dtype == DType::kI8) {
+    const std::optional<QuantScheme> scheme = checkpoint.description()->Find(t.name);
+    return scheme ? Name(*scheme) : "I8 (not described)";
+  }
   switch (t.dtype) {
     case DType::kF8E4M3:
       return "FP8";
@@ -72,12 +78,14 @@ std::string_view FormatOf(const Tensor& t) {
   return "?";
 }
 
-void Group::Add(const Tensor& t) {
+void Group::Add(const Checkpoint& checkpoint, const Tensor& t) {
   bytes += static_cast<int64_t>(t.bytes.size());
   if (IsScale(t)) return;  // counted with the weight that it scales
   ++tensors;
-  formats.insert(FormatOf(t));
-  if (!IsIds(t)) parameters += t.dtype == DType::kI8 ? t.count() * 2 : t.count();
+  const std::string_view format = FormatOf(checkpoint, t);
+  formats.insert(format);
+  const bool packed = format == "FP4" || format == Name(QuantScheme::kW4A8Dynamic);
+  if (!IsIds(t)) parameters += packed ? t.count() * 2 : t.count();
 }
 
 // N of "layers.N.", or -1.
@@ -140,6 +148,10 @@ void PrintDrafter(std::string& out, const ModelConfig& c, const Checkpoint& chec
                    checkpoint.draft_stages() == 1 ? "" : "s");
   } else {
     fmt::format_to(to, "  drafter: none\n");
+    return;
+  }
+  if (const auto vocabulary = SelectDraftVocabulary(checkpoint)) {
+    fmt::format_to(to, "  {}\n", vocabulary->Text());
   }
 }
 
@@ -147,7 +159,8 @@ void PrintLayers(std::string& out, const ModelConfig& c, const Checkpoint& check
   std::vector<Group> layers(static_cast<size_t>(c.num_hidden_layers));
   for (const Tensor* t : checkpoint.tensors()) {
     const int64_t layer = LayerOf(t->name);
-    if (layer >= 0 && layer < c.num_hidden_layers) layers[static_cast<size_t>(layer)].Add(*t);
+    if (layer >= 0 && layer < c.num_hidden_layers)
+      layers[static_cast<size_t>(layer)].Add(checkpoint, *t);
   }
   auto to = std::back_inserter(out);
   fmt::format_to(to, "\n{:>5}  {:<26}  {:<7}  {:>12}  {:>10}\n", "layer", "attention", "gate",
@@ -178,8 +191,8 @@ void PrintGroups(std::string& out, const Checkpoint& checkpoint) {
   Group all;
   all.title = "all";
   for (const Tensor* t : checkpoint.tensors()) {
-    (IsDraft(*t) ? draft : groups[GroupOf(t->name)]).Add(*t);
-    all.Add(*t);
+    (IsDraft(*t) ? draft : groups[GroupOf(t->name)]).Add(checkpoint, *t);
+    all.Add(checkpoint, *t);
   }
   fmt::format_to(std::back_inserter(out), "\n{:<20}  {:<20}  {:>7}  {:>12}  {:>10}\n", "tensors",
                  "format", "count", "parameters", "size");
@@ -188,22 +201,47 @@ void PrintGroups(std::string& out, const Checkpoint& checkpoint) {
   PrintRow(out, all);
 }
 
-// Tensors that are not stored as the official release stores them.
+// What a checkpoint is compared with: its own kind's usual set of formats.
+struct Expected {
+  ModelFormat format = ModelFormat::kOfficial;
+  std::string_view title = "the official release";
+};
+Expected ExpectedOf(const Checkpoint& checkpoint) {
+  if (checkpoint.description() == nullptr) return {};
+  for (const auto& [name, scheme] : checkpoint.description()->schemes()) {
+    if (scheme == QuantScheme::kW4A8Dynamic) return {ModelFormat::kW4A8, "ModelSlim's W4A8 recipe"};
+  }
+  return {ModelFormat::kW8A8, "ModelSlim's W8A8 recipe"};
+}
+
+// Tensors that are not stored as expected, and what the description says of tensors that are not
+// there.
 void PrintDifferences(std::string& out, const Checkpoint& checkpoint) {
+  const Expected expected = ExpectedOf(checkpoint);
   std::vector<const Tensor*> different;
   for (const Tensor* t : checkpoint.tensors()) {
-    if (!IsScale(*t) && FormatOf(*t) != Name(OfficialStorage(t->name))) different.push_back(t);
+    if (!IsScale(*t) && FormatOf(checkpoint, *t) != Name(StorageIn(expected.format, t->name))) {
+      different.push_back(t);
+    }
   }
   auto to = std::back_inserter(out);
   if (different.empty()) {
-    fmt::format_to(to, "every tensor is stored as in the official release\n");
-    return;
+    fmt::format_to(to, "every tensor is stored as in {}\n", expected.title);
+  } else {
+    const Tensor& first = *different[0];
+    fmt::format_to(to,
+                   "{} tensors are stored differently than in {}, the first is {}: {}, there {}\n",
+                   different.size(), expected.title, first.name, FormatOf(checkpoint, first),
+                   Name(StorageIn(expected.format, first.name)));
   }
-  const Tensor& first = *different[0];
-  fmt::format_to(to,
-                 "{} tensors are stored differently than in the official release, the first is {}: "
-                 "{}, there {}\n",
-                 different.size(), first.name, FormatOf(first), Name(OfficialStorage(first.name)));
+  if (checkpoint.description() == nullptr) return;
+  std::vector<std::string_view> absent;
+  for (const auto& [name, scheme] : checkpoint.description()->schemes()) {
+    if (checkpoint.Find(name) == nullptr) absent.push_back(name);
+  }
+  if (absent.empty()) return;
+  fmt::format_to(to, "{} tensors are described in {} and stored nowhere, the first is {}\n",
+                 absent.size(), kQuantDescriptionFile, absent[0]);
 }
 
 }  // namespace

@@ -91,6 +91,38 @@ TEST(Inspect, SaysWhatDiffersFromTheOfficialFormat) {
   EXPECT_THAT(*after, Not(HasSubstr("differently")));
 }
 
+TEST(Inspect, NamesModelSlimsFormatsAndWhatDiffers) {
+  const TempDir dir;
+  testing::TinyModel().Write(dir / "in");
+  ASSERT_TRUE(
+      ConvertCheckpoint(dir / "in", dir / "w4a8", {.format = ModelFormat::kW4A8, .rotate = true}));
+  auto text = InspectModel(dir / "w4a8");
+  ASSERT_TRUE(text) << text.error().message;
+  // 3 layers of 4 experts of 3 matrices of 32 x 64.
+  EXPECT_THAT(*text, ::testing::ContainsRegex("\nrouted experts +W4A8_DYNAMIC +36 +73728 "));
+  EXPECT_THAT(*text, ::testing::ContainsRegex("\nattention linears +BF16 W8A8_DYNAMIC +15 "));
+  EXPECT_THAT(*text, HasSubstr("every tensor is stored as in ModelSlim's W4A8 recipe\n"));
+  EXPECT_THAT(*text, HasSubstr("draft vocabulary: own embedding 'mtp.0.embed.weight', own head "
+                               "'mtp.1.head.weight'\n"));
+
+  ASSERT_TRUE(ConvertCheckpoint(
+      dir / "in", dir / "w8a8",
+      {.format = ModelFormat::kW8A8, .input_ranges = {{"layers.1.attn.wq_a", {-1.0F, 2.0F}}}}));
+  const std::string description = dir / "w8a8/quant_model_description.json";
+  auto json = OrderedJson::parse(*ReadFile(description));
+  json["layers.7.attn.wq_a.weight"] = "FLOAT";
+  testing::WriteText(description, json.dump());
+  text = InspectModel(dir / "w8a8");
+  ASSERT_TRUE(text) << text.error().message;
+  EXPECT_THAT(*text, HasSubstr("1 tensors are stored differently than in ModelSlim's W8A8 recipe, "
+                               "the first is layers.1.attn.wq_a.weight: W8A8, there "
+                               "W8A8_DYNAMIC\n"));
+  EXPECT_THAT(*text, HasSubstr("1 tensors are described in quant_model_description.json and stored "
+                               "nowhere, the first is layers.7.attn.wq_a.weight\n"));
+  EXPECT_THAT(*text, HasSubstr("draft vocabulary: shared embedding 'embed.weight', shared head "
+                               "'head.weight'\n"));
+}
+
 TEST(Inspect, FaultsComeThrough) {
   const auto text = InspectModel("/nowhere");
   ASSERT_FALSE(text);

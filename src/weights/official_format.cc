@@ -139,4 +139,13 @@ std::string_view Name(StoredAs storage) {
   return "?";
 }
 
+std::string_view QuantisedLinearOf(std::string_view name) {
+  for (const std::string_view suffix :
+       {".scale", ".weight_scale", ".weight_offset", ".scale_bias", ".deq_scale", ".quant_bias",
+        ".input_scale", ".input_offset"}) {
+    if (name.ends_with(suffix)) return name.substr(0, name.size() - suffix.size());
+  }
+  return {};
+}
+
 }  // namespace fathom

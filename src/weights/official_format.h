@@ -27,4 +27,8 @@ StoredAs OfficialStorage(std::string_view name);
 
 std::string_view Name(StoredAs storage);
 
+// "<prefix>" where the name is "<prefix>.<x>" and x is a tensor that quantised formats keep beside
+// "<prefix>.weight" (scale, weight_scale, quant_bias, ...); empty where it is not.
+std::string_view QuantisedLinearOf(std::string_view name);
+
 }  // namespace fathom

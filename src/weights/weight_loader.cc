@@ -19,7 +19,8 @@ int64_t NowNs() {
 }
 
 int64_t Bytes(const Tensor& t) { return static_cast<int64_t>(t.bytes.size()); }
-bool IsDraft(const Tensor& t) { return t.name.starts_with("mtp."); }
+constexpr std::string_view kRotation = "rot.weight";
+bool IsDraft(const Tensor& t) { return t.name.starts_with("mtp.") || t.name == kRotation; }
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // First index whose code `bad` accepts. The inner loop has no exit, so that it vectorises; data is
@@ -221,6 +222,18 @@ Result<Weight> WeightLoader::Widen(std::string_view full_name, int64_t rows, int
 }
 
 Result<Weight> WeightLoader::Vector(std::string_view full_name, int64_t size) {
+  constexpr std::string_view kNorm = "norm.weight";
+  if (full_name.ends_with(kNorm)) {
+    // Written by some older recipes of ModelSlim.
+    const std::string bias = fmt::format(
+        "{}bias", full_name.substr(0, full_name.size() - std::string_view("weight").size()));
+    if (const Tensor* t = checkpoint_->Find(bias)) {
+      return Fail(ErrorCode::kUnimplemented,
+                  "{}: tensor '{}': norms with a bias cannot be computed; quantise the model "
+                  "without anti-outlier m4",
+                  *t->file, t->name);
+    }
+  }
   return Widen(full_name, 1, size, true);
 }
 
@@ -293,6 +306,9 @@ std::string WeightLoader::Summary() const {
   std::string text = fmt::format("weights: {} tensors, {:.1f} MB in {:.2f} s ({:.2f} GB/s)",
                                  used_.size(), static_cast<double>(done_.bytes_done) / 1e6,
                                  done_.seconds, done_.gigabytes_per_second());
+  if (Has(kRotation) && !used_.contains(checkpoint_->Find(kRotation))) {
+    text += fmt::format("; '{}' is for drafters and not used", kRotation);
+  }
   if (!unused.empty()) {
     text += fmt::format("; {} tensors of no known use, the first is '{}'", unused.size(),
                         unused[0]->name);

@@ -95,8 +95,8 @@ class WeightLoader {
 
   bool Has(std::string_view full_name) const { return checkpoint_->Find(full_name) != nullptr; }
 
-  // One line for the log: bytes, seconds, and tensors that nobody asked for (mtp.* are known and
-  // not counted).
+  // One line for the log: bytes, seconds, and tensors that nobody asked for (mtp.* and rot.weight
+  // are known and not counted).
   std::string Summary() const;
   std::vector<const Tensor*> Unused() const;
 

@@ -1,0 +1,82 @@
+#include "weights/quant_description.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace fathom {
+namespace {
+
+using ::testing::HasSubstr;
+
+QuantDescription Parse(const std::string& text) {
+  auto description = QuantDescription::Parse(text, "d.json");
+  EXPECT_TRUE(description) << description.error().message;
+  return description ? *description : QuantDescription();
+}
+
+std::string FaultOf(const std::string& text) {
+  const auto description = QuantDescription::Parse(text, "d.json");
+  if (description) return "";
+  EXPECT_EQ(description.error().message.find('\n'), std::string::npos);
+  return description.error().message;
+}
+
+// The summary says W8A8; every tensor has its own type.
+TEST(QuantDescription, ReadsEachTensorsTypeAndNoSummary) {
+  const QuantDescription d = Parse(R"({
+    "version": "1.0.0", "model_quant_type": "W8A8", "group_size": 0, "metadata": {"a.b": 1},
+    "optional": {"quarot": {"rotation_map": {"global_rotation": "optional/quarot.safetensors"}}},
+    "is_rot_used": true, "1.5": 3,
+    "model.embed_tokens.weight": "FLOAT",
+    "model.layers.0.self_attn.q_a_proj.weight": "W8A8",
+    "layers.0.attn.wkv.weight": "W8A8_DYNAMIC",
+    "layers.0.attn.wq_b.weight": "W8A8_MIX",
+    "layers.3.ffn.experts.17.w2.weight": "W4A8_DYNAMIC"})");
+  EXPECT_EQ(d.Find("embed.weight"), QuantScheme::kFloat);
+  EXPECT_EQ(d.Find("layers.0.attn.wq_a.weight"), QuantScheme::kW8A8);
+  EXPECT_EQ(d.Find("layers.0.attn.wkv.weight"), QuantScheme::kW8A8Dynamic);
+  EXPECT_EQ(d.Find("layers.0.attn.wq_b.weight"), QuantScheme::kW8A8Mix);
+  EXPECT_EQ(d.Find("layers.3.ffn.experts.17.w2.weight"), QuantScheme::kW4A8Dynamic);
+  EXPECT_EQ(d.Find("layers.1.attn.wq_a.weight"), std::nullopt);
+  EXPECT_EQ(d.schemes().size(), 5U);
+}
+
+TEST(QuantDescription, NamesTensorAndTypeOfWhatItDoesNotKnow) {
+  EXPECT_THAT(FaultOf(R"({"layers.0.attn.wq_a.weight": "W8A16"})"),
+              HasSubstr("d.json: tensor 'layers.0.attn.wq_a.weight' has the type 'W8A16'"));
+  EXPECT_THAT(FaultOf(R"({"layers.0.attn.fa_q.scale": "FA\nQuant"})"), HasSubstr("'FA?Quant'"));
+  EXPECT_THAT(FaultOf(R"({"x.weight": "w8a8"})"), HasSubstr("'w8a8'"));
+}
+
+TEST(QuantDescription, FusedTensorsMustAgree) {
+  EXPECT_THAT(FaultOf(R"({"layers.3.ffn.experts.0.w1.weight": "W8A8_DYNAMIC",
+                          "layers.3.ffn.experts.7.w2.weight": "W4A8_DYNAMIC"})"),
+              HasSubstr("'layers.3.ffn.experts.0.w1.weight' is W8A8_DYNAMIC and "
+                        "'layers.3.ffn.experts.7.w2.weight' is W4A8_DYNAMIC; they are computed as "
+                        "one and must agree"));
+  EXPECT_THAT(FaultOf(R"({"layers.3.ffn.shared_experts.w1.weight": "FLOAT",
+                          "layers.3.ffn.shared_experts.w3.weight": "W8A8"})"),
+              HasSubstr("must agree"));
+  EXPECT_EQ(FaultOf(R"({"layers.3.ffn.shared_experts.w1.weight": "FLOAT",
+                        "layers.3.ffn.shared_experts.w2.weight": "W8A8",
+                        "layers.3.ffn.experts.0.w1.weight": "W8A8_DYNAMIC",
+                        "layers.4.ffn.experts.0.w1.weight": "W4A8_DYNAMIC"})"),
+            "");
+  EXPECT_THAT(FaultOf(R"({"layers.3.ffn.experts.0.w1.weight": "W8A8"})"),
+              HasSubstr("routed experts need W8A8_DYNAMIC or W4A8_DYNAMIC"));
+}
+
+TEST(QuantDescription, RefusesGroupsAndContradictions) {
+  const std::string w4 = R"("layers.3.ffn.experts.0.w1.weight": "W4A8_DYNAMIC")";
+  EXPECT_THAT(FaultOf(R"({"group_size": 256, )" + w4 + "}"),
+              HasSubstr("group_size is 256 and tensor 'layers.3.ffn.experts.0.w1.weight'"));
+  EXPECT_EQ(FaultOf(R"({"group_size": 0, )" + w4 + "}"), "");
+  EXPECT_EQ(FaultOf(R"({"group_size": 256, "x.weight": "W8A8_DYNAMIC"})"), "");
+  EXPECT_THAT(FaultOf(R"({"model.norm.weight": "FLOAT", "norm.weight": "W8A8"})"),
+              HasSubstr("tensor 'norm.weight' is both FLOAT and W8A8"));
+  EXPECT_THAT(FaultOf("[]"), HasSubstr("d.json: must be an object"));
+  EXPECT_THAT(FaultOf("{"), HasSubstr("d.json"));
+}
+
+}  // namespace
+}  // namespace fathom
