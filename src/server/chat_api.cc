@@ -83,11 +83,13 @@ void ChatReply::Add(int /*prompt*/, const Output& output) {
   if (choice.finish) return;
   choice.reasoning += output.reasoning;
   choice.content += output.text;
+  held_bytes_ += static_cast<int64_t>(output.reasoning.size() + output.text.size());
   if (!output.reasoning.empty()) choice.in_reasoning = true;  // the model opened <think> itself
   for (const OutputToken& token : output.tokens) {
     ++choice.completion_tokens;
     if (choice.in_reasoning) ++choice.reasoning_tokens;
     if (fields_.sampling.logprobs) {
+      held_bytes_ += kLogprobBytes * static_cast<int64_t>(1 + token.top.size());
       (choice.in_reasoning ? choice.reasoning_logprobs : choice.content_logprobs)
           .push_back(LogprobEntry(token));
     }
@@ -144,6 +146,7 @@ void ChatReply::AddLogprobs(Choice* choice, bool reasoning, bool content,
 }
 
 std::vector<OrderedJson> ChatReply::TakeChunks() {
+  held_bytes_ = 0;
   std::vector<OrderedJson> chunks;
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];

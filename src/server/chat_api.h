@@ -40,6 +40,7 @@ class ChatReply final : public Reply {
   OrderedJson UsageChunk(const UsageTotals& usage) const override;
   OrderedJson Body(const UsageTotals& usage) override;
   UsageTotals counted() const override;
+  int64_t held_bytes() const override { return held_bytes_; }
 
  private:
   struct Choice {
@@ -67,6 +68,7 @@ class ChatReply final : public Reply {
   const int64_t prompt_tokens_;
   const std::optional<int32_t> think_end_;  // </think>
   std::vector<Choice> choices_;
+  int64_t held_bytes_ = 0;
 };
 
 }  // namespace fathom

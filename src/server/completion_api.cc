@@ -13,6 +13,10 @@ namespace {
 constexpr int64_t kDefaultMaxTokens = 16;
 constexpr size_t kMaxPrompts = 2048;
 constexpr int64_t kMaxChoicesInAll = 4096;
+// Of all prompts together: each has a copy of the request's biases, each choice one of the echoed
+// text.
+constexpr int64_t kMaxBiases = 4'000'000;
+constexpr int64_t kMaxEchoBytes = 64 << 20;
 
 tl::unexpected<Error> Unbuilt(std::string_view param, std::string message) {
   return tl::unexpected<Error>(
@@ -36,7 +40,10 @@ Result<CompletionPrompt> IdPrompt(const JsonTree& list, int64_t vocab_size,
 }
 
 Result<CompletionPrompt> TextPrompt(const std::string& text, bool add_bos,
-                                    const Tokenizer& tokenizer) {
+                                    const Tokenizer& tokenizer, int64_t max_bytes) {
+  if (static_cast<int64_t>(text.size()) > max_bytes) {
+    return InvalidField("prompt", "{} ({} bytes)", kPromptTooLong, text.size());
+  }
   auto ids = tokenizer.Encode(text);
   if (!ids) return InvalidField("prompt", "prompt: {}", ids.error().message);
   CompletionPrompt prompt{.ids = std::move(*ids), .text = text};
@@ -49,7 +56,7 @@ Result<CompletionPrompt> TextPrompt(const std::string& text, bool add_bos,
   return prompt;
 }
 
-Status ReadPrompts(const JsonTree& body, int64_t vocab_size, const Tokenizer& tokenizer,
+Status ReadPrompts(const JsonTree& body, const FieldLimits& limits, const Tokenizer& tokenizer,
                    std::vector<CompletionPrompt>* prompts) {
   TRY(const auto add_special, ReadBool(body, "add_special_tokens"));
   const bool add_bos = add_special.value_or(false);
@@ -57,9 +64,10 @@ Status ReadPrompts(const JsonTree& body, int64_t vocab_size, const Tokenizer& to
   if (value == nullptr) return InvalidField("prompt", "prompt is required");
   const auto add = [&](const JsonTree& item) -> Status {
     if (item.is_string()) {
-      TRY(prompts->emplace_back(), TextPrompt(item.text, add_bos, tokenizer));
+      TRY(prompts->emplace_back(),
+          TextPrompt(item.text, add_bos, tokenizer, limits.max_prompt_bytes));
     } else if (item.is_array()) {
-      TRY(prompts->emplace_back(), IdPrompt(item, vocab_size, tokenizer));
+      TRY(prompts->emplace_back(), IdPrompt(item, limits.vocab_size, tokenizer));
     } else {
       return InvalidField(
           "prompt",
@@ -120,9 +128,21 @@ Result<CompletionCall> ParseCompletionCall(const JsonTree& body, const SamplingD
     fields.sampling.top_logprobs = static_cast<int>(*top);
     if (call.echo) return Unbuilt("logprobs", "echo with logprobs is not supported yet");
   }
-  TRY_STATUS(ReadPrompts(body, limits.vocab_size, tokenizer, &call.prompts));
+  TRY_STATUS(ReadPrompts(body, limits, tokenizer, &call.prompts));
   if (static_cast<int64_t>(call.prompts.size()) * call.best_of > kMaxChoicesInAll) {
     return InvalidField("prompt", "prompts times choices must be at most {}", kMaxChoicesInAll);
+  }
+  const auto prompts = static_cast<int64_t>(call.prompts.size());
+  if (static_cast<int64_t>(fields.sampling.logit_bias.size()) * prompts > kMaxBiases) {
+    return InvalidField("logit_bias", "biases times prompts must be at most {}", kMaxBiases);
+  }
+  int64_t echo_bytes = 0;
+  for (const CompletionPrompt& prompt : call.prompts) {
+    echo_bytes += static_cast<int64_t>(prompt.text.size()) * call.best_of;
+  }
+  if (call.echo && echo_bytes > kMaxEchoBytes) {
+    return InvalidField("echo", "the echoed text of all choices has {} bytes, at most {} are sent",
+                        echo_bytes, kMaxEchoBytes);
   }
   return call;
 }
@@ -158,10 +178,13 @@ void CompletionReply::Add(int prompt, const Output& output) {
   if (choice.finish) return;
   choice.started = true;
   choice.text += output.text;
+  held_bytes_ += static_cast<int64_t>(output.text.size());
   for (const OutputToken& token : output.tokens) {
     ++choice.completion_tokens;
     choice.logprob_sum += token.logprob ? LogprobValue(*token.logprob) : 0.0;
-    if (with_logprobs_) choice.tokens.push_back(token);
+    if (!with_logprobs_) continue;
+    choice.tokens.push_back(token);
+    held_bytes_ += kLogprobBytes * static_cast<int64_t>(1 + token.top.size());
   }
   choice.finish = output.finish;
 }
@@ -201,6 +224,7 @@ OrderedJson CompletionReply::ChoiceJson(int64_t index, Choice* choice) const {
 }
 
 std::vector<OrderedJson> CompletionReply::TakeChunks() {
+  held_bytes_ = 0;
   std::vector<OrderedJson> chunks;
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];

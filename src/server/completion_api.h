@@ -44,6 +44,7 @@ class CompletionReply final : public Reply {
   OrderedJson UsageChunk(const UsageTotals& usage) const override;
   OrderedJson Body(const UsageTotals& usage) override;
   UsageTotals counted() const override;
+  int64_t held_bytes() const override { return held_bytes_; }
 
  private:
   struct Choice {
@@ -67,6 +68,7 @@ class CompletionReply final : public Reply {
   const bool with_logprobs_;
   const int generated_;  // choices per prompt
   int64_t prompt_tokens_ = 0;
+  int64_t held_bytes_ = 0;
   std::vector<Choice> choices_;
 };
 

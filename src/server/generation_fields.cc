@@ -15,6 +15,8 @@ namespace {
 
 constexpr int kMaxChoices = 128;
 constexpr size_t kMaxStops = 16;
+// Every choice holds tables of several times this size.
+constexpr size_t kMaxStopBytes = 512;
 constexpr size_t kMaxStopTokens = 1024;
 
 Status ReadStop(const JsonTree& body, std::vector<std::string>* stops) {
@@ -26,6 +28,10 @@ Status ReadStop(const JsonTree& body, std::vector<std::string>* stops) {
   const auto add = [stops](const JsonTree& item) -> Status {
     if (!item.is_string()) return InvalidField("stop", "stop must hold strings only");
     if (item.text.empty()) return InvalidField("stop", "a stop string must not be empty");
+    if (item.text.size() > kMaxStopBytes) {
+      return InvalidField("stop", "a stop string has {} bytes, at most {} are accepted",
+                          item.text.size(), kMaxStopBytes);
+    }
     if (!IsValidUtf8(item.text)) return InvalidField("stop", "a stop string is not valid UTF-8");
     stops->push_back(item.text);
     return {};

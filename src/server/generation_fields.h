@@ -3,6 +3,7 @@
 // Source: text_and_api.md 4.3, decisions.md "Server" (priority). Unknown fields are ignored. Pure.
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ struct GenerationFields {
 struct FieldLimits {
   int64_t vocab_size = 0;
   int64_t min_max_tokens = 1;  // completions take 0 with echo
+  // A longer prompt text can't fit into the context whatever its tokens are, and isn't looked at.
+  int64_t max_prompt_bytes = std::numeric_limits<int64_t>::max();
 };
 
 Result<GenerationFields> ParseGenerationFields(const JsonTree& body,

@@ -55,6 +55,7 @@ struct Core {
   const HttpServerOptions options;
   HttpHandler* const handler;
   asio::io_context io;
+  asio::thread_pool* handling = nullptr;  // BeastServer's; alive as long as a session runs
   std::atomic<bool> stopping{false};
   std::atomic<int64_t> connections{0};
   std::atomic<int64_t> answering{0};
@@ -413,12 +414,20 @@ asio::awaitable<Session::Next> Session::ServeOne() {
   if (!incoming) co_return next;
   const bool head_only = incoming->request.method == "HEAD";
   auto answer = std::make_shared<Answer>(core_, strand_, weak_from_this());
-  try {
-    core_->handler->Handle(std::move(incoming->request), answer);
-  } catch (const std::exception& e) {
-    // Out of memory, most likely: this request fails, the others go on.
-    spdlog::error("a request failed: {}", e.what());
-    answer->Respond(ErrorResponse(MakeApiError(500, "the server could not handle this request")));
+  const bool has_body = !incoming->request.body.empty();
+  auto handle = [core = core_, answer, request = std::move(incoming->request)]() mutable {
+    try {
+      core->handler->Handle(std::move(request), answer);
+    } catch (const std::exception& e) {
+      // Out of memory, most likely: this request fails, the others go on.
+      spdlog::error("a request failed: {}", e.what());
+      answer->Respond(ErrorResponse(MakeApiError(500, "the server could not handle this request")));
+    }
+  };
+  if (has_body) {
+    asio::post(*core_->handling, std::move(handle));
+  } else {
+    handle();
   }
   const int64_t round = ++round_;
   if (!answer->complete()) {
@@ -611,8 +620,11 @@ class BeastServer final : public HttpServer {
  public:
   BeastServer(const HttpServerOptions& options, HttpHandler* handler)
       : core_(std::make_shared<Core>(options, handler)),
+        handling_(static_cast<size_t>(options.handling_threads)),
         acceptor_(asio::make_strand(core_->io)),
-        work_(asio::make_work_guard(core_->io)) {}
+        work_(asio::make_work_guard(core_->io)) {
+    core_->handling = &handling_;
+  }
   ~BeastServer() override { Stop(0); }
 
   Status Bind();
@@ -625,6 +637,7 @@ class BeastServer final : public HttpServer {
   asio::awaitable<void> Accept();
 
   std::shared_ptr<Core> core_;
+  asio::thread_pool handling_;
   tcp::acceptor acceptor_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::vector<std::thread> threads_;
@@ -736,6 +749,8 @@ void BeastServer::Stop(double grace_s) {
   work_.reset();
   if (threads_.empty()) core_->io.poll();
   for (std::thread& thread : threads_) thread.join();
+  handling_.stop();  // what nobody has begun is for clients that are gone
+  handling_.join();
 }
 
 }  // namespace

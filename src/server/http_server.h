@@ -5,7 +5,7 @@
 //
 // A client is gone when its side of the connection is at end of file, half-closed or not
 // (decisions.md). Thread rules: Bind, Start and Stop belong to one thread; the handler is called on
-// server threads, several at a time, and must outlive the server.
+// threads of the server, several at a time, and must outlive the server.
 
 #include <cstdint>
 #include <memory>
@@ -17,9 +17,10 @@
 namespace fathom {
 
 struct HttpServerOptions {
-  std::string host;  // "" = all addresses of this machine
-  int port = 8010;   // 0 = any free one
-  int threads = 8;
+  std::string host;          // "" = all addresses of this machine
+  int port = 8010;           // 0 = any free one
+  int threads = 8;           // of the transport, and of requests without a body
+  int handling_threads = 4;  // of requests with a body: long texts must not hold up /health
   int64_t max_header_bytes = 64 << 10;
   int64_t max_body_bytes = 64 << 20;
   int64_t max_buffered_bodies = 256 << 20;  // bytes of all bodies that are being received

@@ -36,6 +36,13 @@ OrderedJson EnvelopeJson(const Envelope& envelope, std::string_view object);
 std::string EventText(const OrderedJson& json);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
+// About what one token and its log probability take as JSON in memory.
+inline constexpr int64_t kLogprobBytes = 600;
+
+// What a prompt is told that is too long by its bytes alone.
+inline constexpr std::string_view kPromptTooLong =
+    "this model's context is shorter than any tokens of this prompt; shorten the prompt";
+
 // -inf is written as -9999.
 double LogprobValue(float logprob);
 // Half characters become U+FFFD; the bytes tell the truth.
@@ -61,6 +68,8 @@ class Reply {
 
   // What the reply itself counted: completion_tokens and reasoning_tokens.
   virtual UsageTotals counted() const = 0;
+  // About how much memory the part of the answer takes that is not written yet.
+  virtual int64_t held_bytes() const = 0;
 };
 
 }  // namespace fathom

@@ -18,6 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr size_t kMaxRequestId = 256;
+// Longer texts would keep a server thread busy for many seconds.
+constexpr int64_t kMaxTokenizeBytes = 16 << 20;
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -127,6 +129,11 @@ Routes::Routes(ServerConfig config, Engine* engine, const Tokenizer* tokenizer,
       concurrent_(std::make_shared<std::atomic<int64_t>>(0)),
       random_(std::random_device()()) {
   engine_->set_observer(metrics_);
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
+    longest = std::max(longest, tokenizer_->TokenBytes(id).size());
+  }
+  max_prompt_bytes_ = engine_->max_model_len() * static_cast<int64_t>(longest);
 }
 
 uint64_t Routes::NewRandom() {
@@ -264,6 +271,11 @@ Result<std::vector<int32_t>> Routes::TokenizeBody(const JsonTree& body) {
     TRY(text, ReadString(body, "content"));
   }
   if (!text) return InvalidField("prompt", "prompt or messages is required");
+  const int64_t max_bytes = std::max(kMaxTokenizeBytes, max_prompt_bytes_);
+  if (static_cast<int64_t>(text->size()) > max_bytes) {
+    return Fail(ErrorCode::kPayloadTooLarge, "the text has {} bytes, at most {} are tokenized",
+                text->size(), max_bytes);
+  }
   auto ids = tokenizer_->Encode(*text);
   if (!ids) return InvalidField("prompt", "prompt: {}", ids.error().message);
   return ids;
@@ -384,7 +396,7 @@ void Routes::Generate(Call& call, RequestKind kind, Status (Routes::*start)(Call
   metrics_->RequestEnded(kind, status.error().code, SecondsSince(call.received));
   ApiError error = ToApiError(status.error());
   if (error.status == 404) error.code = "model_not_found";
-  if (error.message.starts_with("this model's context is")) error.code = "context_length_exceeded";
+  if (error.message.starts_with("this model's context ")) error.code = "context_length_exceeded";
   call.RespondError(error);
 }
 
@@ -397,6 +409,9 @@ Status Routes::StartChat(Call& call) {
   TRY_STATUS(CheckModel(chat.fields.model));
   const auto render_start = Clock::now();
   TRY(const RenderedPrompt prompt, encoder_->Render(chat.chat));
+  if (static_cast<int64_t>(prompt.text.size()) > max_prompt_bytes_) {
+    return InvalidField("messages", "{} ({} bytes)", kPromptTooLong, prompt.text.size());
+  }
   metrics_->ObserveChatTemplate(SecondsSince(render_start));
   const auto encode_start = Clock::now();
   TRY(std::vector<int32_t> ids, tokenizer_->Encode(prompt.text));
@@ -433,11 +448,17 @@ Status Routes::StartCompletion(Call& call) {
   call.request.body.clear();
   call.request.body.shrink_to_fit();
   const auto encode_start = Clock::now();
-  TRY(CompletionCall completion,
-      ParseCompletionCall(body, config_.sampling_defaults, {.vocab_size = engine_->vocab_size()},
-                          *tokenizer_));
+  TRY(CompletionCall completion, ParseCompletionCall(body, config_.sampling_defaults,
+                                                     {.vocab_size = engine_->vocab_size(),
+                                                      .max_prompt_bytes = max_prompt_bytes_},
+                                                     *tokenizer_));
   TRY_STATUS(CheckModel(completion.fields.model));
   metrics_->ObserveTokenization(SecondsSince(encode_start));
+  // Before anything of the answer takes memory.
+  for (const CompletionPrompt& prompt : completion.prompts) {
+    TRY_STATUS(
+        MaxTokens(static_cast<int64_t>(prompt.ids.size()), completion.fields.max_tokens, "prompt"));
+  }
   auto reply = std::make_unique<CompletionReply>(
       Envelope{.id = "cmpl-" + call.id, .model = config_.model_id, .created = std::time(nullptr)},
       *tokenizer_, completion);

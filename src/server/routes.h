@@ -82,6 +82,7 @@ class Routes final : public HttpHandler {
   const int64_t created_;
   const std::shared_ptr<Metrics> metrics_;
   const std::shared_ptr<std::atomic<int64_t>> concurrent_;
+  int64_t max_prompt_bytes_ = 0;  // longer texts can't fit into the context
   std::atomic<bool> draining_{false};
   std::mutex random_mutex_;
   std::mt19937_64 random_;

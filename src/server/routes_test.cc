@@ -428,6 +428,37 @@ TEST_F(RoutesTest, BadUtf8IsRefused) {
   EXPECT_NE(chat->response().status, 0);
 }
 
+TEST_F(RoutesTest, WhatWouldExhaustMemoryIsRefused) {
+  Serve("x");
+  const auto status = [&](const std::string& body) {
+    return Post("/v1/completions", body)->response().status;
+  };
+  EXPECT_EQ(status(R"({"prompt":"a","stop":")" + std::string(513, 's') + "\"}"), 400);
+  EXPECT_EQ(status(R"({"prompt":"a","stop":")" + std::string(512, 's') + "\"}"), 200);
+  // A prompt that is too long by its bytes alone is not tokenized.
+  const std::string longer(3'000'000, 'a');
+  const auto chat =
+      Post(kChatPath, R"({"messages":[{"role":"user","content":")" + longer + "\"}]}");
+  EXPECT_EQ(chat->body()["error"]["code"], "context_length_exceeded");
+  const auto completion =
+      Post("/v1/completions", R"({"prompt":")" + longer + R"(","echo":true,"n":128})");
+  EXPECT_EQ(completion->body()["error"]["code"], "context_length_exceeded");
+  std::string prompts = R"({"echo":true,"n":2,"prompt":["a")";
+  for (int i = 0; i < 2047; ++i) prompts += ",\"" + std::string(17'000, ' ') + "\"";
+  EXPECT_EQ(status(prompts + "]}"), 400);
+}
+
+TEST_F(RoutesTest, AnswersTooLargeToHoldEnd) {
+  std::string endless;
+  for (int i = 0; i < 4000; ++i) endless += " word";
+  Serve(endless);
+  const auto exchange =
+      Post(kChatPath,
+           Chat(R"("n":128,"logprobs":true,"top_logprobs":20,"thinking":{"type":"disabled"})"));
+  EXPECT_EQ(exchange->response().status, 413);
+  EXPECT_EQ(engine_->stats().aborted_requests, 1);
+}
+
 TEST_F(RoutesTest, HugeTreesAreRefusedBeforeTheyAreBuilt) {
   Serve("x");
   std::string body = R"({"prompt":[0)";
