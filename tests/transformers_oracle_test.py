@@ -15,11 +15,6 @@ import subprocess
 
 import pytest
 
-np = pytest.importorskip("numpy", reason="needs PyPI's numpy")
-torch = pytest.importorskip("torch", reason="needs PyPI's torch")
-transformers = pytest.importorskip("transformers", reason="needs PyPI's transformers")
-pytest.importorskip("accelerate", reason="needs PyPI's accelerate")
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BINARY = pathlib.Path(os.environ.get("FATHOM_BINARY", ROOT / "build" / "fathom"))
 MODEL = ROOT / "models" / "mini-v4"
@@ -34,19 +29,27 @@ def fathom(*arguments):
     return done.stdout
 
 
-def top_lowest_first(self, k, dim=-1, largest=True, sorted=True):  # noqa: A002, the names of torch
+@pytest.fixture(scope="module")
+def packages():
+    """numpy, torch and transformers. Imported here: a module that skips as a whole counts as a failed run."""
+    names = ("numpy", "torch", "transformers", "accelerate")
+    return [pytest.importorskip(name, reason=f"needs PyPI's {name}") for name in names][:3]
+
+
+@pytest.fixture
+def ties(packages, monkeypatch):
     """Tensor.topk with equal values in the order of their index, which torch leaves to its kernels."""
-    values, indices = torch.sort(self, dim=dim, descending=largest, stable=True)
-    return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
+    torch = packages[1]
 
+    def top_lowest_first(self, k, dim=-1, largest=True, sorted=True):  # the names of torch
+        values, indices = torch.sort(self, dim=dim, descending=largest, stable=True)
+        return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
 
-@pytest.fixture(autouse=True)
-def ties(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "topk", top_lowest_first)
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
+def checkpoints(packages, tmp_path_factory):
     if not BINARY.exists():
         pytest.skip(f"needs {BINARY}; run make build, or set FATHOM_BINARY")
     folder = tmp_path_factory.mktemp("checkpoints")
@@ -56,14 +59,15 @@ def checkpoints(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sequences():
+def sequences(checkpoints):
     rng = random.Random(5)
     text = json.loads(fathom("tokenize", f"--model={MODEL}", f"--file={TEXT}"))
     return [[0, *text], [rng.randrange(VOCABULARY) for _ in range(300)], [0], [0, *text[:130]]]
 
 
 @pytest.mark.parametrize("form", ["bf16", "official"])
-def test_logits_agree(form, checkpoints, sequences, tmp_path):
+def test_logits_agree(form, packages, ties, checkpoints, sequences, tmp_path):
+    np, torch, transformers = packages
     ids = tmp_path / "ids.json"
     ids.write_text(json.dumps(sequences))
     fathom("score", f"--model={checkpoints / form}", f"--ids={ids}", f"--out={tmp_path / 'out'}",
