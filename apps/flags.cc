@@ -92,6 +92,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
     if (word == "-h") word = "--help";
   }
   std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   int count = static_cast<int>(words.size());
@@ -114,8 +115,9 @@ Status ApplyConfigFile() {
     return Invalid("--config_json_file: {}: an object of flags is expected", path);
   for (const auto& [name, value] : json->items()) {
     const auto& table = FlagTable();
-    const auto row = std::find_if(table.begin(), table.end(),
-                                  [&name = name](const FlagRow& r) { return name == r.name; });
+    const auto row =
+        std::find_if(table.begin(), table.end(),
+                     [key = std::string_view(name)](const FlagRow& r) { return key == r.name; });
     if (row == table.end()) {
       spdlog::warn("{}: unknown flag '{}' is ignored", path, name);
       continue;

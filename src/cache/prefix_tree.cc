@@ -229,6 +229,7 @@ void PrefixTree::Clear() {
 
 void PrefixTree::ForEach(const std::function<void(const Node&)>& visit) const {
   std::vector<const Node*> stack;
+  stack.reserve(root_.children.size());
   for (const auto& [hash, child] : root_.children) stack.push_back(child.get());
   while (!stack.empty()) {
     const Node* node = stack.back();
@@ -285,6 +286,8 @@ Status PrefixTree::SelfTest(int64_t group_tokens, int64_t window_pages) {
   for (int64_t g = 0; g < 4; ++g) {
     std::vector<int32_t> full_pages;
     std::vector<int32_t> window_ids;
+    full_pages.reserve(static_cast<size_t>(group_pages));
+    window_ids.reserve(static_cast<size_t>(window_pages));
     for (int64_t i = 0; i < group_pages; ++i) full_pages.push_back(full.Allocate());
     for (int64_t i = 0; i < window_pages; ++i) window_ids.push_back(window.Allocate());
     const int32_t page = c128.Allocate();

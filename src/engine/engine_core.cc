@@ -62,7 +62,7 @@ SequencePtr EngineCore::MakeSequence(const std::shared_ptr<RequestState>& r, int
   return s;
 }
 
-void EngineCore::Add(std::shared_ptr<RequestState> request, double now) {
+void EngineCore::Add(const std::shared_ptr<RequestState>& request, double now) {
   request->arrival_s = now;
   request->open_choices = request->request.choices;
   request->usage.prompt_tokens = static_cast<int64_t>(request->request.prompt.size());

@@ -39,7 +39,7 @@ class EngineCore {
              const Tokenizer* tokenizer);
   ~EngineCore();
 
-  void Add(std::shared_ptr<RequestState> request, double now);
+  void Add(const std::shared_ptr<RequestState>& request, double now);
   void Cancel(uint64_t handle, const Error& why);
   void CancelAll(const Error& why);
   bool HasWork() const { return !waiting_.empty() || !running_.empty() || !launched_.empty(); }

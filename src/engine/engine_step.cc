@@ -162,6 +162,7 @@ void EngineCore::Preempt(const SequencePtr& s) {
 
 void EngineCore::CarryOut(const StepPlan& plan) {
   std::vector<SequencePtr> victims;
+  victims.reserve(plan.preempt.size());
   for (size_t i : plan.preempt) victims.push_back(running_[i]);
   const auto admitted = waiting_.begin() + plan.admit;
   for (int64_t i = 0; i < plan.admit; ++i) {

@@ -87,7 +87,7 @@ class InlineExecutor final : public Executor {
 class ThreadExecutor final : public Executor {
  public:
   explicit ThreadExecutor(Runner& runner) : steps_(runner) {
-    thread_ = std::jthread([this](std::stop_token stop) { Loop(stop); });
+    thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
   }
   ~ThreadExecutor() override {
     thread_.request_stop();

@@ -77,7 +77,8 @@ class BodyBudget {
   bool Grow(int64_t total) {
     if (total <= held_) return true;
     const int64_t more = total - held_;
-    if ((core_->buffered_bodies += more) > core_->options.max_buffered_bodies) {
+    const int64_t held_by_all = core_->buffered_bodies += more;
+    if (held_by_all > core_->options.max_buffered_bodies) {
       core_->buffered_bodies -= more;
       return false;
     }
@@ -382,7 +383,7 @@ void Session::Start() {
   }
   asio::co_spawn(
       strand_, [self = shared_from_this()] { return self->Run(); },
-      [self = shared_from_this()](std::exception_ptr error) {
+      [self = shared_from_this()](const std::exception_ptr& error) {
         if (!error) return;
         try {
           std::rethrow_exception(error);

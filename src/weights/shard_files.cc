@@ -22,7 +22,7 @@ Result<std::string> IndexFile(const std::string& dir) {
   for (const std::string_view whole : kWholeFiles) {
     std::error_code ignored;
     const std::string name = fmt::format("{}.index.json", whole);
-    if (!fs::exists(dir + "/" + name, ignored)) continue;
+    if (!fs::exists(fs::path(dir) / name, ignored)) continue;
     if (!found.empty()) {
       return Invalid("{} has both {} and {}; keep one format per directory", dir, found, name);
     }
