@@ -194,7 +194,7 @@ std::string HelpText() {
       "  fathom tokenize --model DIR --text TEXT | --file FILE [--decode]\n"
       "  fathom render --model DIR --messages FILE\n"
       "  fathom quantize --input DIR --output DIR --format official|w8a8|w4a8|bf16|f32 [--rotate "
-      "quarot]\n"
+      "quarot] [--calibration FILE]\n"
       "  fathom export-mtp --input DIR --output DIR   the serial MTP layer as a draft model\n"
       "  fathom inspect DIR                  what a model directory holds and costs\n"
       "  fathom --version\n\n"

@@ -3,12 +3,73 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 
+#include "base/file.h"
 #include "commands.h"
+#include "engine/calibrate.h"
+#include "engine/eval_input.h"
 #include "flags.h"
+#include "model_files.h"
 #include "weights/convert.h"
 
 namespace fathom {
+namespace {
+
+constexpr int64_t kCalibrationWindow = 2048;
+
+// Removes a directory at the end, whatever happens.
+class ScratchDirectory {
+ public:
+  explicit ScratchDirectory(std::string path) : path_(std::move(path)) { Remove(); }
+  ~ScratchDirectory() { Remove(); }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  void Remove() const {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string path_;
+};
+
+void ShowProgress(const LoadProgress& progress) {
+  constexpr int kBarWidth = 40;
+  const int done = static_cast<int>(progress.percent() * kBarWidth / 100);
+  fmt::print(stderr, "\r[{:<{}}] {:3.0f} % at {:.2f} GB/s",
+             std::string(static_cast<size_t>(done), '#'), kBarWidth, progress.percent(),
+             progress.gigabytes_per_second());
+}
+
+// Ranges of inputs on the text of --calibration. A rotated model has other inputs, so they are
+// measured on one: it is written as f32 beside the output and removed again.
+Result<InputRanges> Calibrate(bool rotate) {
+  TRY(const std::string text, ReadFile(FLAGS_calibration));
+  TRY(const auto tokenizer, LoadTokenizer(FLAGS_input));
+  TRY(const std::vector<EvalSequence> read,
+      ReadEvalText(text, FLAGS_calibration, *tokenizer, kCalibrationWindow));
+  std::vector<std::vector<int32_t>> sequences;
+  for (const EvalSequence& sequence : read) sequences.push_back(sequence.ids);
+
+  EngineConfig config;
+  config.model_dir = FLAGS_input;
+  config.max_model_len = kCalibrationWindow;
+  std::optional<ScratchDirectory> rotated;
+  if (rotate) {
+    rotated.emplace(FLAGS_output + ".calibration");
+    ConvertOptions options;
+    options.format = ModelFormat::kF32;
+    options.rotate = true;
+    TRY_STATUS(ConvertCheckpoint(FLAGS_input, rotated->path(), options));
+    config.model_dir = rotated->path();
+  }
+  TRY(const auto runner, Runner::Create(config));
+  return CalibrateInputs(*runner, sequences);
+}
+
+}  // namespace
 
 Status RunQuantize() {
   if (FLAGS_input.empty() || FLAGS_output.empty())
@@ -22,14 +83,14 @@ Status RunQuantize() {
   if (!std::filesystem::is_directory(FLAGS_input, error)) {
     return Invalid("model path does not exist: {}", FLAGS_input);
   }
-  static constexpr int kBarWidth = 40;
-  const auto bar = [](const LoadProgress& progress) {
-    const int done = static_cast<int>(progress.percent() * kBarWidth / 100);
-    fmt::print(stderr, "\r[{:<{}}] {:3.0f} % at {:.2f} GB/s",
-               std::string(static_cast<size_t>(done), '#'), kBarWidth, progress.percent(),
-               progress.gigabytes_per_second());
-  };
-  const Status status = ConvertCheckpoint(FLAGS_input, FLAGS_output, options, bar);
+  if (!FLAGS_calibration.empty()) {
+    if (!IsModelSlim(options.format)) {
+      return Invalid("--calibration is for --format=w8a8 and w4a8; {} has no activation scales",
+                     FLAGS_format);
+    }
+    TRY(options.input_ranges, Calibrate(options.rotate));
+  }
+  const Status status = ConvertCheckpoint(FLAGS_input, FLAGS_output, options, ShowProgress);
   fmt::print(stderr, "\n");
   TRY_STATUS(status);
   fmt::print(stderr, "{} is written\n", FLAGS_output);

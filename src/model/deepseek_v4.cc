@@ -7,10 +7,6 @@
 namespace fathom {
 namespace {
 
-void Traced(const Step& s, const std::string& name, View value) {
-  if (s.trace) (*s.trace)(name, value);
-}
-
 Yarn YarnOf(const ModelConfig& c) {
   return {c.rope_scaling_factor, c.original_max_position_embeddings, c.beta_fast, c.beta_slow};
 }
@@ -34,7 +30,9 @@ Result<Block> Block::Load(WeightLoader& loader, const std::string& prefix, const
 void Block::Forward(const Step& s, const V4Tables& tables, View x, View between) const {
   const Arena::Mark mark = s.arena.mark();
   const auto a = hc_attn_.Pre(s, x);
-  View o = attn_.Forward(s, tables, RmsNorm(s, a.y, attn_norm_, eps_));
+  View h = RmsNorm(s, a.y, attn_norm_, eps_);
+  Traced(s, prefix_ + ".attn_norm", h);
+  View o = attn_.Forward(s, tables, h);
   hc_attn_.Post(s, between, o, x, a);
   Traced(s, prefix_ + ".attn", o);
   s.arena.Release(mark);

@@ -97,4 +97,8 @@ View RmsNorm(const Step& s, View x, const Weight& w, float eps) {
   return y;
 }
 
+void Traced(const Step& s, const std::string& name, View value) {
+  if (s.trace) (*s.trace)(name, value);
+}
+
 }  // namespace fathom

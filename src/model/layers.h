@@ -3,6 +3,7 @@
 // step's arena and calls one op.
 
 #include <optional>
+#include <string>
 
 #include "model/step.h"
 #include "tensor/weight.h"
@@ -51,5 +52,8 @@ View Linear(const Step& s, View x, const Weight& w);
 View LinearF32(const Step& s, View x, const Weight& w);
 
 View RmsNorm(const Step& s, View x, const Weight& w, float eps);
+
+// Shows a value to the step's trace, if there is one.
+void Traced(const Step& s, const std::string& name, View value);
 
 }  // namespace fathom

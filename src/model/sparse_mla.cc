@@ -12,6 +12,7 @@ constexpr int kKvGroup = 64;  // Sim8 group of cached keys
 Result<SparseMla> SparseMla::Load(WeightLoader& loader, const std::string& prefix,
                                   const ModelConfig& c, int ratio, LayerOrdinals ordinals) {
   SparseMla a;
+  a.prefix_ = prefix;
   a.ratio_ = ratio;
   a.window_ordinal_ = ordinals.window;
   a.heads_ = c.num_attention_heads;
@@ -89,6 +90,7 @@ View SparseMla::Output(const Step& s, View o) const {
 View SparseMla::Forward(const Step& s, const V4Tables& tables, View x) const {
   Activation input(s, x);
   Activation qr(s, RmsNorm(s, Linear(s, input, wq_a_), q_norm_, eps_));
+  Traced(s, prefix_ + ".q_norm", qr.x());
   View q = Query(s, tables, qr);
   WriteWindow(s, tables, input);
 

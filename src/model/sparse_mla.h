@@ -42,6 +42,7 @@ class SparseMla {
   void WriteWindow(const Step& s, const V4Tables& tables, Activation& x) const;
   View Output(const Step& s, View o) const;
 
+  std::string prefix_;
   Weight wq_a_, q_norm_, wq_b_, wkv_, kv_norm_, wo_a_, wo_b_, attn_sink_;
   std::optional<Compressor> compressor_;     // ratio 4 and 128
   std::optional<LightningIndexer> indexer_;  // ratio 4

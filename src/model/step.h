@@ -42,8 +42,9 @@ struct Precision {
   DType indexer_cache = DType::kBf16;
 };
 
-// Sees intermediate results by name ("embed", "layers.3.attn", "layers.3.ffn", "layers.3.out"): for
-// comparing with golden files layer by layer.
+// Sees intermediate results by name ("embed", "layers.3.attn", "layers.3.ffn", "layers.3.out",
+// "layers.3.attn_norm", "layers.3.attn.q_norm"): for comparing with golden files layer by layer,
+// and for calibrating static scales.
 using Trace = std::function<void(std::string_view name, View value)>;
 
 // Everything that one pass may touch.
