@@ -17,6 +17,7 @@ constexpr int64_t kMaxChoicesInAll = 4096;
 // text.
 constexpr int64_t kMaxBiases = 4'000'000;
 constexpr int64_t kMaxEchoBytes = 64 << 20;
+constexpr int64_t kMaxBatchBytes = 16 << 20;  // beyond this only as much as one prompt may have
 
 tl::unexpected<Error> Unbuilt(std::string_view param, std::string message) {
   return tl::unexpected<Error>(
@@ -56,8 +57,15 @@ Result<CompletionPrompt> TextPrompt(const std::string& text, bool add_bos,
   return prompt;
 }
 
+Status CheckEcho(const CompletionCall& call, int64_t prompt_bytes) {
+  if (!call.echo || prompt_bytes * call.best_of <= kMaxEchoBytes) return {};
+  return InvalidField("echo", "the echoed text of all choices has {} bytes, at most {} are sent",
+                      prompt_bytes * call.best_of, kMaxEchoBytes);
+}
+
 Status ReadPrompts(const JsonTree& body, const FieldLimits& limits, const Tokenizer& tokenizer,
-                   std::vector<CompletionPrompt>* prompts) {
+                   CompletionCall* call) {
+  std::vector<CompletionPrompt>* prompts = &call->prompts;
   TRY(const auto add_special, ReadBool(body, "add_special_tokens"));
   const bool add_bos = add_special.value_or(false);
   const JsonTree* value = body.Find("prompt");
@@ -76,6 +84,13 @@ Status ReadPrompts(const JsonTree& body, const FieldLimits& limits, const Tokeni
     if (prompts->back().ids.empty()) return InvalidField("prompt", "prompt must not be empty");
     return {};
   };
+  // Before the work of tokenizing.
+  int64_t text_bytes = static_cast<int64_t>(value->text.size());
+  for (const JsonTree& item : value->items) text_bytes += static_cast<int64_t>(item.text.size());
+  if (text_bytes > std::max(kMaxBatchBytes, limits.max_prompt_bytes)) {
+    return InvalidField("prompt", "{} ({} bytes)", kPromptTooLong, text_bytes);
+  }
+  TRY_STATUS(CheckEcho(*call, text_bytes));
   const bool batch = value->is_array() && !value->items.empty() && !value->items[0].is_number();
   if (!batch) return add(*value);
   if (value->items.size() > kMaxPrompts) {
@@ -128,7 +143,7 @@ Result<CompletionCall> ParseCompletionCall(const JsonTree& body, const SamplingD
     fields.sampling.top_logprobs = static_cast<int>(*top);
     if (call.echo) return Unbuilt("logprobs", "echo with logprobs is not supported yet");
   }
-  TRY_STATUS(ReadPrompts(body, limits, tokenizer, &call.prompts));
+  TRY_STATUS(ReadPrompts(body, limits, tokenizer, &call));
   if (static_cast<int64_t>(call.prompts.size()) * call.best_of > kMaxChoicesInAll) {
     return InvalidField("prompt", "prompts times choices must be at most {}", kMaxChoicesInAll);
   }
@@ -136,14 +151,11 @@ Result<CompletionCall> ParseCompletionCall(const JsonTree& body, const SamplingD
   if (static_cast<int64_t>(fields.sampling.logit_bias.size()) * prompts > kMaxBiases) {
     return InvalidField("logit_bias", "biases times prompts must be at most {}", kMaxBiases);
   }
-  int64_t echo_bytes = 0;
+  int64_t prompt_bytes = 0;
   for (const CompletionPrompt& prompt : call.prompts) {
-    echo_bytes += static_cast<int64_t>(prompt.text.size()) * call.best_of;
+    prompt_bytes += static_cast<int64_t>(prompt.text.size());
   }
-  if (call.echo && echo_bytes > kMaxEchoBytes) {
-    return InvalidField("echo", "the echoed text of all choices has {} bytes, at most {} are sent",
-                        echo_bytes, kMaxEchoBytes);
-  }
+  TRY_STATUS(CheckEcho(call, prompt_bytes));
   return call;
 }
 

@@ -11,9 +11,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of one answer that is not streamed.
-constexpr int64_t kMaxHeldBytes = 256 << 20;
-
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -112,7 +109,7 @@ void Generation::OnOutput(int prompt, const Output& output) {
   ObserveOutput(prompt, output);
   reply_->Add(prompt, output);
   if (head_sent_) WriteChunks();
-  if (reply_->held_bytes() > kMaxHeldBytes) {
+  if (reply_->held_bytes() > options_.max_held_bytes) {
     error_ =
         Error{ErrorCode::kPayloadTooLarge,
               "the answer became too large to be sent in one piece; stream it, or ask for fewer "

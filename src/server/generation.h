@@ -45,6 +45,7 @@ struct GenerationOptions {
   bool stream = false;
   bool include_usage = false;
   int64_t prompt_tokens = 0;
+  int64_t max_held_bytes = 256 << 20;  // of an answer that is not streamed
   std::chrono::steady_clock::time_point received;
 };
 

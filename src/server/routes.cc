@@ -492,6 +492,7 @@ Status Routes::Launch(Call& call, const GenerationFields& fields, RequestKind ki
                         .stream = fields.stream,
                         .include_usage = fields.include_usage,
                         .prompt_tokens = prompt_tokens,
+                        .max_held_bytes = config_.max_held_bytes,
                         .received = call.received},
       engine_, metrics_, call.exchange, std::move(reply), std::move(call.slot));
   return generation->Start(std::move(requests));

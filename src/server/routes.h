@@ -28,6 +28,7 @@ struct ServerConfig {
   std::string version;
   int64_t max_concurrent_requests = 200;  // 0 = unlimited
   int64_t random_seed = -1;               // of requests that give none; -1 = random
+  int64_t max_held_bytes = 256 << 20;     // of an answer that is not streamed
   ChatDefaults chat_defaults = {};
   SamplingDefaults sampling_defaults = {};
 };

@@ -440,22 +440,30 @@ TEST_F(RoutesTest, WhatWouldExhaustMemoryIsRefused) {
   const auto chat =
       Post(kChatPath, R"({"messages":[{"role":"user","content":")" + longer + "\"}]}");
   EXPECT_EQ(chat->body()["error"]["code"], "context_length_exceeded");
-  const auto completion =
-      Post("/v1/completions", R"({"prompt":")" + longer + R"(","echo":true,"n":128})");
+  const auto completion = Post("/v1/completions", R"({"prompt":")" + longer + "\"}");
   EXPECT_EQ(completion->body()["error"]["code"], "context_length_exceeded");
-  std::string prompts = R"({"echo":true,"n":2,"prompt":["a")";
-  for (int i = 0; i < 2047; ++i) prompts += ",\"" + std::string(17'000, ' ') + "\"";
-  EXPECT_EQ(status(prompts + "]}"), 400);
+  std::string prompts = R"("prompt":["a")";
+  for (int i = 0; i < 1000; ++i) prompts += ",\"" + std::string(17'000, ' ') + "\"";
+  EXPECT_EQ(status("{" + prompts + "]}"), 400);
+  const auto echo = Post("/v1/completions", R"({"echo":true,"n":128,"prompt":["a",")" +
+                                                std::string(600'000, ' ') + "\"]}");
+  EXPECT_EQ(echo->response().status, 400);
+  EXPECT_EQ(echo->body()["error"]["param"], "echo");
 }
 
 TEST_F(RoutesTest, AnswersTooLargeToHoldEnd) {
   std::string endless;
-  for (int i = 0; i < 4000; ++i) endless += " word";
-  Serve(endless);
-  const auto exchange =
-      Post(kChatPath,
-           Chat(R"("n":128,"logprobs":true,"top_logprobs":20,"thinking":{"type":"disabled"})"));
-  EXPECT_EQ(exchange->response().status, 413);
+  for (int i = 0; i < 1000; ++i) endless += " word";
+  ServerConfig config;
+  config.max_held_bytes = 1 << 20;
+  Serve(endless, config);
+  const std::string more =
+      R"("n":4,"logprobs":true,"top_logprobs":20,"thinking":{"type":"disabled"})";
+  EXPECT_EQ(Post(kChatPath, Chat(more))->response().status, 413);
+  EXPECT_EQ(engine_->stats().aborted_requests, 1);
+  // A stream holds nothing.
+  const auto events = Post(kChatPath, Chat(more + R"(,"stream":true)"))->events();
+  EXPECT_EQ(events.back(), "[DONE]");
   EXPECT_EQ(engine_->stats().aborted_requests, 1);
 }
 
