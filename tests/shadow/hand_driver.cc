@@ -101,7 +101,10 @@ bool HandDriver::Open(Text& t) {
   if (!cache_->Open(t.pages)) return false;
   cache_->Adopt(t.pages, match, static_cast<int64_t>(t.tokens.size()));
   t.scheduled = t.computed = match.tokens;
-  return true;
+  // An engine that overlooks a missing window would have some pages in its place.
+  if (cache_->Extend(t.pages, match.tokens)) return true;
+  cache_->Close(t.pages);
+  return false;
 }
 
 void HandDriver::Preempt() {
@@ -175,12 +178,9 @@ void HandDriver::EndStep() {
   for (const Part& part : step.parts) {
     Text& t = *part.text;
     --t.in_flight;
-    if (t.epoch != part.epoch) {
-      const bool accepted = fault_ == DriverFault::kStaleEpoch && t.pages.slot != 0 &&
-                            t.computed + part.count <= t.pages.tokens;
-      if (!accepted) continue;
-    }
-    t.computed += part.count;
+    const bool accepted = fault_ == DriverFault::kStaleEpoch && t.pages.slot != 0;
+    if (t.epoch != part.epoch && !accepted) continue;
+    t.computed = std::min(t.computed + part.count, t.pages.tokens);
     cache_->Publish(t.pages, t.tokens, t.computed);
     cache_->ReleaseWindow(t.pages, t.computed);
   }

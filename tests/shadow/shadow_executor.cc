@@ -2,60 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-
-#include "model/compressor.h"
-#include "model/sparse_mla.h"
 
 namespace fathom {
 namespace {
 
-constexpr uint64_t kPoison = 0xDEADBEEFDEADBEEF;
 constexpr size_t kMostFaults = 20;
-
-constexpr std::array<const char*, 7> kFamilies = {kWindowKv,     kC4Kv,   kC4IndexKv, kC4State,
-                                                  kC4IndexState, kC128Kv, kC128State};
-
-// A row of one family is never taken for one of another.
-uint64_t Salt(std::string_view family) {
-  uint64_t x = 0;
-  for (char c : family) x = MixTag(x, c);
-  return x;
-}
-
-ModelConfig TinyConfig(int64_t window, int64_t topk) {
-  ModelConfig c;
-  c.head_dim = c.index_head_dim = 4;
-  c.sliding_window = window;
-  c.index_topk = topk;
-  return c;
-}
-
-Precision Float32() {
-  return {.activation = DType::kF32,
-          .simulate_quantization = false,
-          .kv_cache = DType::kF32,
-          .indexer_cache = DType::kF32};
-}
 
 }  // namespace
 
-std::vector<CacheSpec> ShadowFamilies(int64_t c128_page_rows) {
-  const ModelConfig c = TinyConfig(128, 1);
-  const Precision p = Float32();
-  std::vector<CacheSpec> specs{SparseMla::WindowCache(c, 1, p)};
-  const auto add = [&](int ratio, Compressor::Use use) {
-    for (CacheSpec& s : Compressor::Caches(c, ratio, use, 1, p, c128_page_rows)) specs.push_back(s);
-  };
-  add(kC4Ratio, Compressor::Use::kAttention);
-  add(kC4Ratio, Compressor::Use::kIndexer);
-  add(kC128Ratio, Compressor::Use::kAttention);
-  return specs;
-}
-
 // What the model's planning code asks for.
 struct ShadowExecutor::Planner {
-  explicit Planner(const ShadowOptions& o) : config(TinyConfig(o.window, o.index_topk)) {
+  explicit Planner(const ShadowOptions& o) {
+    config.sliding_window = o.window;
+    config.index_topk = o.index_topk;
     auto made = MakeCpuOps("reference", pool);
     CHECK(made, "{}", made.error().message);
     ops = std::move(*made);
@@ -63,7 +22,7 @@ struct ShadowExecutor::Planner {
   ThreadPool pool{1};
   std::unique_ptr<Ops> ops;
   Arena arena;
-  Precision precision = Float32();
+  Precision precision;
   ModelConfig config;
   RopeTable rope{2, 10000.0F, Yarn{}};
 };
@@ -71,13 +30,10 @@ struct ShadowExecutor::Planner {
 ShadowExecutor::ShadowExecutor(CacheManager& cache, Lives& lives, ShadowOptions options)
     : cache_(cache),
       lives_(lives),
+      rows_(cache),
       options_(options),
       planner_(std::make_unique<Planner>(options)),
       random_(options.seed) {
-  for (const char* family : kFamilies) pools_.emplace(family, cache_.Pool(family, 0));
-  for (size_t i = 0; i < poisoned_.size(); ++i) {
-    poisoned_[i].resize(static_cast<size_t>(cache_.geometry().pages[i] + 1));
-  }
   Poison();
 }
 
@@ -91,49 +47,18 @@ void ShadowExecutor::Fault(fmt::format_string<Args...> format, Args&&... args) {
 
 // ---- rows ----
 
-std::byte* ShadowExecutor::Row(const char* family, int64_t row) const {
-  const View& pool = pools_.find(std::string_view(family))->second;
-  CHECK(row >= 0 && row < pool.dim(0), "{} has no row {}", family, row);
-  return pool.data() + row * pool.dim(1) * SizeOf(pool.type());
-}
-
-void ShadowExecutor::Write(const char* family, int64_t row, uint64_t tag) {
-  const View& pool = pools_.find(std::string_view(family))->second;
-  std::byte* bytes = Row(family, row);
-  std::memset(bytes, 0, static_cast<size_t>(pool.dim(1) * SizeOf(pool.type())));
-  std::memcpy(bytes, &tag, sizeof tag);
-}
-
-void ShadowExecutor::Check(const char* family, int64_t row, uint64_t tag, int64_t position) {
-  uint64_t found = 0;
-  std::memcpy(&found, Row(family, row), sizeof found);
+void ShadowExecutor::Check(RowFamily family, int64_t row, uint64_t tag, int64_t position) {
   ++coverage_.checked;
-  if (found != (tag ^ Salt(family))) {
-    Fault("{} row {} of position {} holds {:x}{}", family, row, position, found,
-          found == kPoison ? ", which is poison" : "");
+  if (!rows_.Holds(family, row, tag)) {
+    Fault("position {}: {}", position, rows_.Describe(family, row));
   }
 }
 
-// kv 0, score -inf: weight 0.
-bool ShadowExecutor::Clear(const char* family, int64_t row) const {
-  const int64_t width = pools_.find(std::string_view(family))->second.dim(1);
-  const auto* x = reinterpret_cast<const float*>(Row(family, row));
-  return std::all_of(x, x + width / 2, [](float v) { return v == 0.0F; }) &&
-         std::all_of(x + width / 2, x + width, [](float v) { return std::isinf(v) && v < 0; });
-}
-
-void ShadowExecutor::CheckDummy(const char* family, int64_t row) {
+void ShadowExecutor::CheckDummy(RowFamily family, int64_t row) {
   ++coverage_.checked;
-  if (row != cache_.dummy_row(family)) Fault("{} row {} is read for no position", family, row);
-  if (!Clear(family, row)) Fault("the dummy row of {} was written", family);
-}
-
-int64_t ShadowExecutor::RowsPerPage(const char* family) const {
-  for (const CacheSpec& s : cache_.specs()) {
-    if (s.name == family) return s.rows_per_page;
+  if (row != rows_.dummy_row(family) || !rows_.Clear(family, row)) {
+    Fault("no position: {}", rows_.Describe(family, row));
   }
-  CHECK(false, "no family {}", family);
-  return 0;
 }
 
 uint64_t ShadowExecutor::Tag(size_t part, int64_t position) const {
@@ -145,7 +70,7 @@ uint64_t ShadowExecutor::Tag(size_t part, int64_t position) const {
 // ---- freed pages ----
 
 void ShadowExecutor::Poison() {
-  std::array<std::set<int32_t>, kPageSpaces> given;  // to steps that have not ended
+  TagRows::Pages given;  // to steps that have not ended
   if (options_.fault != ShadowFault::kNoQuarantine) {
     const auto add = [&](PageSpace space, std::span<const int32_t> pages) {
       given[static_cast<size_t>(space)].insert(pages.begin(), pages.end());
@@ -159,24 +84,7 @@ void ShadowExecutor::Poison() {
       }
     }
   }
-  for (size_t i = 0; i < poisoned_.size(); ++i) {
-    const PagePool& pool = cache_.pool(static_cast<PageSpace>(i));
-    for (int32_t page = 1; page <= pool.capacity(); ++page) {
-      std::vector<bool>::reference poisoned = poisoned_[i][static_cast<size_t>(page)];
-      if (pool.references(page) > 0) {
-        poisoned = false;
-      } else if (!poisoned && !given[i].contains(page)) {
-        poisoned = true;
-        ++coverage_.poisoned;
-        for (const CacheSpec& s : cache_.specs()) {
-          if (s.space != static_cast<PageSpace>(i)) continue;
-          for (int64_t r = 0; r < s.rows_per_page; ++r) {
-            Write(s.name.c_str(), page * s.rows_per_page + r, kPoison);
-          }
-        }
-      }
-    }
-  }
+  coverage_.poisoned += rows_.Poison(given);
 }
 
 // ---- launch ----
@@ -216,7 +124,7 @@ void ShadowExecutor::Begin(const StepJob::Part& part) {
   }
   if (options_.fault == ShadowFault::kBankNotCleared) {
     for (int64_t r = 0; r < kC128Ratio; ++r) {
-      Write(kC128State, part.pages.slot * kC128Ratio + r, static_cast<uint64_t>(r));
+      rows_.Write(RowFamily::kC128Raw, part.pages.slot * kC128Ratio + r, 1);
     }
   }
   CheckBank(part);
@@ -225,19 +133,16 @@ void ShadowExecutor::Begin(const StepJob::Part& part) {
 // The bank of a slot holds nothing but rows of the sequence that has it. (It may have begun anew at
 // a cached prefix, or be a fork: then rows of its own earlier positions are there.)
 void ShadowExecutor::CheckBank(const StepJob::Part& part) {
-  const int64_t ring = RowsPerPage(kC128State);
+  const int64_t ring = rows_.page_rows(RowFamily::kC128Raw);
   for (int64_t r = 0; r < ring; ++r) {
     const int64_t row = part.pages.slot * ring + r;
     ++coverage_.checked;
-    if (Clear(kC128State, row)) continue;
-    uint64_t found = 0;
-    std::memcpy(&found, Row(kC128State, row), sizeof found);
-    bool own = false;
+    bool own = rows_.Clear(RowFamily::kC128Raw, row);
     const int64_t end = part.position + static_cast<int64_t>(part.tokens.size()) + ring;
     for (int64_t p = r; p < end && !own; p += ring) {
-      own = found == (lives_.Tag(part.request, part.choice, p) ^ Salt(kC128State));
+      own = rows_.Holds(RowFamily::kC128Raw, row, lives_.Tag(part.request, part.choice, p));
     }
-    if (!own) Fault("slot {}: row {} of a new sequence holds {:x}", part.pages.slot, r, found);
+    if (!own) Fault("a new sequence: {}", rows_.Describe(RowFamily::kC128Raw, row));
   }
 }
 
@@ -329,9 +234,9 @@ StepResult ShadowExecutor::Run(StepJob& job) {
 
   // The order of SparseMla::Forward and Compressor::Forward.
   WriteWindow(tables);
-  Compress(batch, tables.c4, kC4IndexKv, kC4IndexState);
-  Compress(batch, tables.c4, kC4Kv, kC4State);
-  Compress(batch, tables.c128_plan, kC128Kv, kC128State);
+  Compress(batch, tables.c4, RowFamily::kC4Index, RowFamily::kC4IndexRaw);
+  Compress(batch, tables.c4, RowFamily::kC4, RowFamily::kC4Raw);
+  Compress(batch, tables.c128_plan, RowFamily::kC128, RowFamily::kC128Raw);
   CheckKeys(batch, tables);
   coverage_.rows += batch.rows();
 
@@ -440,15 +345,15 @@ void ShadowExecutor::Tamper(V4Tables& tables, const Batch& batch) const {
 void ShadowExecutor::WriteWindow(const V4Tables& tables) {
   size_t row = 0;
   for (const auto& tags : row_tags_) {
-    for (uint64_t tag : tags) Write(kWindowKv, tables.window_rows[row++], tag ^ Salt(kWindowKv));
+    for (uint64_t tag : tags) rows_.Write(RowFamily::kWindow, tables.window_rows[row++], tag);
   }
 }
 
 // The rows of the explicit block table that entries may need: of ratio 128 those of the open group,
 // of ratio 4 those of the group before, too, or all where nothing is ever guessed.
-void ShadowExecutor::CheckHistory(const Batch& batch, int ratio, const char* states) {
+void ShadowExecutor::CheckHistory(const Batch& batch, int ratio, RowFamily states) {
   const StateTable table =
-      BuildStateTable(batch.sequences, ratio, RowsPerPage(states), cache_.dummy_row(states));
+      BuildStateTable(batch.sequences, ratio, rows_.page_rows(states), rows_.dummy_row(states));
   for (size_t b = 0; b < batch.sequences.size(); ++b) {
     const int64_t start = batch.sequences[b].position;
     const int64_t open = start / ratio * ratio;
@@ -467,19 +372,19 @@ void ShadowExecutor::CheckHistory(const Batch& batch, int ratio, const char* sta
   }
 }
 
-void ShadowExecutor::WriteStates(const CompressorPlan& plan, const char* states) {
+void ShadowExecutor::WriteStates(const CompressorPlan& plan, RowFamily states) {
   std::vector<uint64_t> tags;
   for (const auto& part : row_tags_) tags.insert(tags.end(), part.begin(), part.end());
   std::set<int32_t> rows;
   for (size_t k = 0; k < plan.state_rows.size(); ++k) {
     const int32_t row = plan.state_rows[k];
-    if (!rows.insert(row).second) Fault("{} row {} is written twice", states, row);
-    Write(states, row, tags[static_cast<size_t>(plan.state_sources[k])] ^ Salt(states));
+    if (!rows.insert(row).second) Fault("written twice: {}", rows_.Describe(states, row));
+    rows_.Write(states, row, tags[static_cast<size_t>(plan.state_sources[k])]);
   }
 }
 
-void ShadowExecutor::Compress(const Batch& batch, const CompressorPlan& plan, const char* entries,
-                              const char* states) {
+void ShadowExecutor::Compress(const Batch& batch, const CompressorPlan& plan, RowFamily entries,
+                              RowFamily states) {
   const bool early = options_.fault == ShadowFault::kWriteBeforeRead;
   if (!early) CheckHistory(batch, plan.ratio, states);
   if (early) WriteStates(plan, states);
@@ -497,14 +402,14 @@ void ShadowExecutor::Compress(const Batch& batch, const CompressorPlan& plan, co
         } else if (row >= 0) {
           Check(states, row, Tag(b, p), p);
         } else if (~row != s.first_row + p - s.position) {
-          Fault("{}: position {} is taken from row {} of the call", states, p, ~row);
+          Fault("position {} is taken from row {} of the call", p, ~row);
         }
       }
-      Write(entries, plan.entry_rows[e], Tag(b, plan.ratio * (i + 1) - 1) ^ Salt(entries));
+      rows_.Write(entries, plan.entry_rows[e], Tag(b, plan.ratio * (i + 1) - 1));
     }
   }
   if (static_cast<int64_t>(e) != plan.entries) {
-    Fault("{}: {} entries instead of {}", entries, plan.entries, e);
+    Fault("ratio {}: {} entries instead of {}", plan.ratio, plan.entries, e);
   }
   if (!early) WriteStates(plan, states);
 }
@@ -524,7 +429,7 @@ void ShadowExecutor::CheckKeys(const Batch& batch, const V4Tables& tables) {
       }
       for (size_t k = 0; k < window.size(); ++k) {
         const int64_t q = p + 1 - static_cast<int64_t>(window.size() - k);
-        Check(kWindowKv, window[k], Tag(b, q), q);
+        Check(RowFamily::kWindow, window[k], Tag(b, q), q);
       }
       const std::span<const int32_t> c128 = list(tables.c128, row);
       if (static_cast<int64_t>(c128.size()) != (p + 1) / kC128Ratio) {
@@ -532,7 +437,7 @@ void ShadowExecutor::CheckKeys(const Batch& batch, const V4Tables& tables) {
       }
       for (size_t k = 0; k < c128.size(); ++k) {
         const int64_t q = kC128Ratio * static_cast<int64_t>(k + 1) - 1;
-        Check(kC128Kv, c128[k], Tag(b, q), q);
+        Check(RowFamily::kC128, c128[k], Tag(b, q), q);
       }
       const auto visible = static_cast<int32_t>((p + 1) / kC4Ratio);
       const auto selected = std::min<int32_t>(visible, static_cast<int32_t>(options_.index_topk));
@@ -545,8 +450,8 @@ void ShadowExecutor::CheckKeys(const Batch& batch, const V4Tables& tables) {
     const IndexSlice& slice = tables.c4_slices[b];
     for (int64_t i = 0; i < (s.position + s.count) / kC4Ratio; ++i) {
       const int64_t q = kC4Ratio * (i + 1) - 1;
-      Check(kC4IndexKv, slice.entries.row(i), Tag(b, q), q);
-      Check(kC4Kv, slice.entries.row(i), Tag(b, q), q);
+      Check(RowFamily::kC4Index, slice.entries.row(i), Tag(b, q), q);
+      Check(RowFamily::kC4, slice.entries.row(i), Tag(b, q), q);
     }
   }
 }
@@ -603,22 +508,22 @@ void ShadowExecutor::AuditNodes() {
     const std::vector<uint64_t> tags = TagsOf(tokens);
     const int64_t begin = node.end - cache_.geometry().group_tokens();
     const int64_t window = node.end - static_cast<int64_t>(node.window.size()) * kPageTokens;
-    const auto check = [&](const char* family, int32_t page, int64_t row, int64_t p) {
-      Check(family, page * RowsPerPage(family) + row, tags[static_cast<size_t>(p)], p);
+    const auto check = [&](RowFamily family, int32_t page, int64_t row, int64_t p) {
+      Check(family, page * rows_.page_rows(family) + row, tags[static_cast<size_t>(p)], p);
     };
     for (int64_t p = begin; p < node.end; ++p) {
       const int32_t page = node.full[static_cast<size_t>((p - begin) / kPageTokens)];
-      if (p % 4 == 3) check(kC4Kv, page, p / 4 % 32, p);
-      if (p % 4 == 3) check(kC4IndexKv, page, p / 4 % 32, p);
-      if (p % 128 == 127) check(kC128Kv, node.c128, (p - begin) / 128, p);
+      if (p % 4 == 3) check(RowFamily::kC4, page, p / 4 % 32, p);
+      if (p % 4 == 3) check(RowFamily::kC4Index, page, p / 4 % 32, p);
+      if (p % 128 == 127) check(RowFamily::kC128, node.c128, (p - begin) / 128, p);
     }
     // The window that a sequence behind the node still reads, and the rings in its pages.
     for (int64_t p = std::max(window, node.end - cache_.geometry().window + 1); p < node.end; ++p) {
       const int32_t page = node.window[static_cast<size_t>((p - window) / kPageTokens)];
-      check(kWindowKv, page, p % kPageTokens, p);
+      check(RowFamily::kWindow, page, p % kPageTokens, p);
       if (p < node.end - kStateTokens) continue;
-      check(kC4State, page, p % RowsPerPage(kC4State), p);
-      check(kC4IndexState, page, p % RowsPerPage(kC4IndexState), p);
+      check(RowFamily::kC4Raw, page, p % rows_.page_rows(RowFamily::kC4Raw), p);
+      check(RowFamily::kC4IndexRaw, page, p % rows_.page_rows(RowFamily::kC4IndexRaw), p);
     }
   });
 }

@@ -28,6 +28,7 @@
 #include "engine/executor.h"
 #include "model/v4_tables.h"
 #include "shadow/lives.h"
+#include "shadow/tag_rows.h"
 #include "tensor/arena.h"
 
 namespace fathom {
@@ -43,9 +44,6 @@ enum class ShadowFault {
   kBankNotCleared,    // a new sequence finds the state rows of the slot's last owner
   kDummyIsWritten,    // rows of the first positions go to the dummy row
 };
-
-// Small families of the V4 kind, one layer each.
-std::vector<CacheSpec> ShadowFamilies(int64_t c128_page_rows);
 
 struct ShadowOptions {
   enum class Timing { kLate, kEarly, kEither };
@@ -114,24 +112,20 @@ class ShadowExecutor final : public Executor {
   void CheckTokens(const StepJob::Part& part);
   void Tamper(V4Tables& tables, const Batch& batch) const;
   void WriteWindow(const V4Tables& tables);
-  void Compress(const Batch& batch, const CompressorPlan& plan, const char* entries,
-                const char* states);
-  void CheckHistory(const Batch& batch, int ratio, const char* states);
-  void WriteStates(const CompressorPlan& plan, const char* states);
+  void Compress(const Batch& batch, const CompressorPlan& plan, RowFamily entries,
+                RowFamily states);
+  void CheckHistory(const Batch& batch, int ratio, RowFamily states);
+  void WriteStates(const CompressorPlan& plan, RowFamily states);
   void CheckKeys(const Batch& batch, const V4Tables& tables);
   Result<SampledToken> Draw(const StepJob::Part& part, SamplingState& s);
 
-  // Rows.
-  std::byte* Row(const char* family, int64_t row) const;
-  void Write(const char* family, int64_t row, uint64_t tag);
-  void Check(const char* family, int64_t row, uint64_t tag, int64_t position);
-  bool Clear(const char* family, int64_t row) const;
-  void CheckDummy(const char* family, int64_t row);
+  void Check(RowFamily family, int64_t row, uint64_t tag, int64_t position);
+  void CheckDummy(RowFamily family, int64_t row);
   uint64_t Tag(size_t part, int64_t position) const;  // of the step that runs
-  int64_t RowsPerPage(const char* family) const;
 
   CacheManager& cache_;
   Lives& lives_;
+  TagRows rows_;
   const ShadowOptions options_;
   std::unique_ptr<Planner> planner_;
   std::deque<Launched> launched_;
@@ -139,8 +133,6 @@ class ShadowExecutor final : public Executor {
   std::map<uint64_t, int64_t> prompt_rows_;
   std::set<uint64_t> by_decoding_;  // tags of checkpoints that decoding reached first
   std::map<const SamplingState*, int32_t> before_last_;
-  std::map<std::string, View, std::less<>> pools_;
-  std::array<std::vector<bool>, kPageSpaces> poisoned_;
   std::vector<std::vector<uint64_t>> row_tags_;  // tags of the rows of the step that runs, per part
   const StepJob* running_ = nullptr;
   uint64_t random_ = 0;

@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BrokenExecutor{"NoQuarantine", ShadowFault::kNoQuarantine},
                     BrokenExecutor{"BankNotCleared", ShadowFault::kBankNotCleared},
                     BrokenExecutor{"DummyRowWritten", ShadowFault::kDummyIsWritten}),
-    [](const auto& p) { return p.param.name; });
+    [](const auto& p) { return std::string(p.param.name); });
 
 struct BrokenDriver {
   const char* name;
@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BrokenDriver{"StaleEpochAccepted", DriverFault::kStaleEpoch},
                     BrokenDriver{"MissingWindowInAMatch", DriverFault::kMissingWindow},
                     BrokenDriver{"ThreeRowsVerifiedOnARingOfEight", DriverFault::kWideVerify}),
-    [](const auto& p) { return p.param.name; });
+    [](const auto& p) { return std::string(p.param.name); });
 
 // The same driver without a fault, verification of two rows included, which is what a ring of eight
 // allows.
