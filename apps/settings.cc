@@ -83,6 +83,7 @@ Result<Settings> ResolveSettings() {
   settings.http.host = FLAGS_host;
   settings.http.port = FLAGS_port;
   settings.http.threads = FLAGS_num_threads;
+  settings.http.handling_threads = FLAGS_num_request_handling_threads;
   settings.drain_timeout_s = FLAGS_drain_timeout_s;
   if (const std::string warning = IneffectiveFlagsWarning(); !warning.empty()) {
     spdlog::warn("{}", warning);

@@ -163,9 +163,9 @@ void EngineCore::EndOverdue(double now) {
     }
   }
   for (const auto& r : overdue) {
-    EndRequest(r, ::fathom::Fail(
-                      ErrorCode::kDeadlineExceeded,
-                      "the request did not finish within its time limit (--request_timeout_s)"));
+    EndRequest(r, ::fathom::Fail(ErrorCode::kDeadlineExceeded,
+                                 "the request did not finish within its time limit "
+                                 "(--request_timeout_s, or the request's own)"));
   }
 }
 

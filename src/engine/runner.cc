@@ -7,10 +7,12 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
+#include <thread>
 
 namespace fathom {
 namespace {
+
+constexpr int kMostThreadsPerCore = 8;
 
 // The memory this process may use: the cgroup's limit if there is one, else the machine's.
 int64_t TotalMemory() {
@@ -46,6 +48,13 @@ void LogProgress(const LoadProgress& p) {
 }  // namespace
 
 Result<std::unique_ptr<Runner>> Runner::Create(const EngineConfig& config) {
+  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  if (config.compute_threads > kMostThreadsPerCore * cores) {
+    return Invalid(
+        "--compute_threads={}: this machine has {} cores; more threads than cores only wait "
+        "for each other, use 0 for one a core",
+        config.compute_threads, cores);
+  }
   std::unique_ptr<Runner> r(new Runner(config.compute_threads));
   r->model_dir_ = config.model_dir;
   TRY(r->ops_, MakeCpuOps(config.isa, r->pool_));
