@@ -56,7 +56,8 @@ TEST(Scenarios, B07WindowPoolExhaustedByOthers) {
   const EngineStats before = engine->stats();
   const auto windows = before.spaces[static_cast<size_t>(PageSpace::kWindow)].capacity;
   ASSERT_LT(windows, before.spaces[static_cast<size_t>(PageSpace::kFull)].capacity);
-  while (engine->stats().prefix.tombstones < 9) ASSERT_NO_FATAL_FAILURE(others(1));
+  // Of the nine interior ones, at least the six in front; the figures lag by a request.
+  while (engine->stats().prefix.tombstones < 6) ASSERT_NO_FATAL_FAILURE(others(1));
   EXPECT_EQ(engine->stats().prefix.evicted_nodes, 0);
   ExpectAnswer(*engine, long_one, answer, 1280, "the end of the path");
   ExpectAnswer(*engine, middle, middle_answer, 0, "the middle of the path");
