@@ -32,6 +32,19 @@ class TimedOps final : public Ops {
                      std::span<const int32_t> offsets) override {
     Timed("GroupedLinear", [&] { ops_.GroupedLinear(y, x, w, offsets); });
   }
+  void QuantizeStatic(View q, View x, float scale, int32_t offset) override {
+    Timed("QuantizeStatic", [&] { ops_.QuantizeStatic(q, x, scale, offset); });
+  }
+  void QuantizeDynamic(View q, View scale, View x) override {
+    Timed("QuantizeDynamic", [&] { ops_.QuantizeDynamic(q, scale, x); });
+  }
+  void QuantLinear(View y, View q, View scale, const Weight& w) override {
+    Timed("QuantLinear", [&] { ops_.QuantLinear(y, q, scale, w); });
+  }
+  void GroupedQuantLinear(View y, View q, View scale, std::span<const Weight> w,
+                          std::span<const int32_t> offsets) override {
+    Timed("GroupedQuantLinear", [&] { ops_.GroupedQuantLinear(y, q, scale, w, offsets); });
+  }
   void Embed(View y, std::span<const int32_t> ids, const Weight& table) override {
     Timed("Embed", [&] { ops_.Embed(y, ids, table); });
   }
