@@ -109,7 +109,8 @@ void Generation::OnOutput(int prompt, const Output& output) {
   ObserveOutput(prompt, output);
   reply_->Add(prompt, output);
   if (head_sent_) WriteChunks();
-  if (reply_->held_bytes() > options_.max_held_bytes) {
+  // A stream holds something only until its head is sent.
+  if (!options_.stream && reply_->held_bytes() > options_.max_held_bytes) {
     error_ =
         Error{ErrorCode::kPayloadTooLarge,
               "the answer became too large to be sent in one piece; stream it, or ask for fewer "
