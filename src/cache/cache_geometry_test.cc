@@ -129,7 +129,7 @@ std::vector<CacheSpec> DrawSpecs(int64_t c128_page_rows) {
 
 CacheBudget DrawBudget() {
   CacheBudget b;
-  b.bytes = *rc::gen::inRange<int64_t>(0, 1 << 28);
+  b.bytes = *rc::gen::inRange<int64_t>(0, 1 << 26);
   b.max_sequences = *rc::gen::inRange<int64_t>(1, 20);
   b.max_sequence_tokens = *rc::gen::inRange<int64_t>(1, 20000);
   b.max_step_tokens = *rc::gen::inRange<int64_t>(1, 3000);

@@ -568,7 +568,7 @@ class Trace {
 
 TEST(CacheTrace, EveryReadMeetsItsOwnRow) {
   Coverage coverage;
-  EXPECT_TRUE(rc::check([&] { Trace(Choices::Draw(80), coverage).Run(); }));
+  EXPECT_TRUE(rc::check([&] { Trace(Choices::Draw(60), coverage).Run(); }));
   EXPECT_GE(coverage.operations, 10000);
   EXPECT_GE(coverage.hits, 100);
   EXPECT_GE(coverage.hits_by_decoding, 10);
