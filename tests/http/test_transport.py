@@ -94,7 +94,8 @@ def test_slow_reader_is_dropped(scripted):
 def test_a_stalled_client_is_dropped_by_time(scripted):
     server = scripted(stall_timeout_s=0.5, stream_queue_bytes=1 << 30)
     sock = server.connect(receive_buffer=4096)
-    sock.sendall(request(question("repeat 200000 word", stream=True)))
+    # Long enough that the engine is still at it when the client has stalled for that time.
+    sock.sendall(request(question("repeat 2000000 word", stream=True)))
     server.wait_metric("request_status_total_cancelled", 1, seconds=20)
     sock.close()
 
