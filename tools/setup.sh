@@ -7,7 +7,7 @@ set -euo pipefail
 build=(
   g++ cmake ninja-build make pkg-config ccache mold git ca-certificates xz-utils python3
   libboost1.81-dev nlohmann-json3-dev libsimdjson-dev libfmt-dev libspdlog-dev libgflags-dev
-  prometheus-cpp-dev libpcre2-dev libutf8proc-dev libexpected-dev libxxhash-dev libedit-dev
+  prometheus-cpp-dev libpcre2-dev libexpected-dev libxxhash-dev libedit-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
 )
 tools=(clang-19 libclang-rt-19-dev clang-format-19 clang-tidy-19 python3-venv)
