@@ -25,7 +25,7 @@ LoadOptions Options() {
   o.engine.max_tokens_per_batch = 256;
   o.engine.max_model_len = 512;
   o.engine.prefix_group_tokens = 128;
-  o.engine.max_cache_size = 20'200'000;  // less than the requests that run want
+  o.engine.max_cache_size = 19'200'000;  // less than the requests that run want
   o.prompt = {Lengths::Kind::kUniform, 1, 90, 90};
   o.answer = {Lengths::Kind::kUniform, 1, 40, 40};
   o.prefix_tokens = 200;
