@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <numeric>
@@ -21,7 +22,7 @@ double Clock(clockid_t clock) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-constexpr uint32_t kProbeNodes = uint32_t{1} << 19;  // 2 MiB
+constexpr uint32_t kProbeNodes = uint32_t{1} << 16;  // 256 KiB
 constexpr int kProbeSteps = 100000;
 
 }  // namespace
@@ -47,11 +48,15 @@ Probe::Probe() : next_(kProbeNodes) {
 }
 
 double Probe::Run() {
-  const double start = ThreadSeconds();
-  for (int i = 0; i < kProbeSteps; ++i) at_ = next_[at_];
-  const double seconds = ThreadSeconds() - start;
+  double best = 0;
+  for (int round = 0; round < 3; ++round) {
+    const double start = ThreadSeconds();
+    for (int i = 0; i < kProbeSteps; ++i) at_ = next_[at_];
+    const double seconds = ThreadSeconds() - start;
+    best = round == 0 ? seconds : std::min(best, seconds);
+  }
   CHECK(at_ < kProbeNodes);  // the result is used
-  return seconds;
+  return best;
 }
 
 std::string CpuName() {
@@ -76,7 +81,12 @@ Json Machine() {
   gmtime_r(&now, &utc);
   char date[32];
   std::strftime(date, sizeof(date), "%Y-%m-%d", &utc);
-  return {{"cpu", CpuName()}, {"cores", std::thread::hardware_concurrency()}, {"date", date}};
+  double load = -1;
+  getloadavg(&load, 1);
+  return {{"cpu", CpuName()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"load_average_1_minute", load},
+          {"date", date}};
 }
 
 bool WriteJson(const std::string& path, const Json& value) {

@@ -19,8 +19,8 @@ double ProcessSeconds();  // CPU time of all threads of this process
 double Quantile(std::vector<double> values, double q);
 inline double Median(std::vector<double> values) { return Quantile(std::move(values), 0.5); }
 
-// CPU seconds of this thread for a fixed piece of work of the scheduler's kind: look-ups in a tree
-// of nodes that lie all over a few MiB, and some arithmetic. About a millisecond.
+// CPU seconds of this thread for a fixed piece of work of the scheduler's kind: 100,000 look-ups,
+// each of which gives the next, all over 256 KiB; the best of three. Half a millisecond.
 class Probe {
  public:
   Probe();
@@ -34,7 +34,8 @@ class Probe {
 std::string CpuName();
 int64_t ResidentBytes();
 
-// {"cpu": ..., "cores": ..., "date": ...} for the head of a result file.
+// {"cpu": ..., "cores": ..., "load_average_1_minute": ..., "date": ...} for the head of a result
+// file. A load above what the benchmark itself makes means that others were running.
 Json Machine();
 // Writes the value to a file, indented; false with a message on stderr where it can't.
 bool WriteJson(const std::string& path, const Json& value);
