@@ -19,7 +19,7 @@ namespace fathom {
 // Sums over traces: what a run must have met to be worth anything.
 struct TraceCoverage {
   int64_t operations = 0, steps = 0, requests = 0, finished = 0, refused = 0, failed = 0;
-  int64_t timed_out = 0, preemptions = 0, forks_without_room = 0;
+  int64_t timed_out = 0, preemptions = 0;
   int64_t aborted_waiting = 0, aborted_running = 0, aborted_in_flight = 0, aborted_twice = 0;
   int64_t evicted = 0, tombstones = 0;
   ShadowCoverage shadow;

@@ -69,8 +69,6 @@ struct ShadowCoverage {
 class ShadowExecutor final : public Executor {
  public:
   ShadowExecutor(CacheManager& cache, Lives& lives, ShadowOptions options);
-  ~ShadowExecutor() override;
-
   void Launch(StepJob job) override;
   StepResult Wait() override;
 
@@ -94,11 +92,23 @@ class ShadowExecutor final : public Executor {
     int32_t slot = 0;
     int64_t next = 0;  // position
   };
-  struct Planner;
+  // What the model's planning code asks for.
+  struct Planner {
+    explicit Planner(const ShadowOptions& o);
+    ThreadPool pool{1};
+    std::unique_ptr<Ops> ops;
+    Arena arena;
+    Precision precision;
+    ModelConfig config;
+    RopeTable rope{2, 10000.0F, Yarn{}};
+  };
   using Key = std::pair<uint64_t, int>;
 
   template <typename... Args>
-  void Fault(fmt::format_string<Args...> format, Args&&... args);
+  void Fault(fmt::format_string<Args...> format, Args&&... args) {
+    constexpr size_t kMost = 20;
+    if (faults_.size() < kMost) faults_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
 
   // At launch.
   void Begin(const StepJob::Part& part);
@@ -127,7 +137,7 @@ class ShadowExecutor final : public Executor {
   Lives& lives_;
   TagRows rows_;
   const ShadowOptions options_;
-  std::unique_ptr<Planner> planner_;
+  Planner planner_;
   std::deque<Launched> launched_;
   std::map<Key, Life> begun_;
   std::map<uint64_t, int64_t> prompt_rows_;
