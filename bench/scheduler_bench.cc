@@ -44,6 +44,7 @@ class NoModel final : public Executor {
     StepResult result;
     result.id = job.id;
     result.sampled.resize(job.parts.size());
+    result.scored.resize(job.parts.size());
     for (size_t p = 0; p < job.parts.size(); ++p) {
       const StepJob::Part& part = job.parts[p];
       for (const auto& s : part.samplers) {

@@ -29,6 +29,7 @@ class CollectingSink final : public OutputSink {
   void OnOutput(const Output& o) override {
     const std::lock_guard lock(mutex_);
     ChoiceOutput& c = choices_[static_cast<size_t>(o.choice)];
+    if (!o.prompt_tokens.empty()) prompt_tokens_ = o.prompt_tokens;
     for (const OutputToken& t : o.tokens) {
       c.ids.push_back(t.id);
       if (t.logprob) c.logprobs.push_back(*t.logprob);
@@ -58,6 +59,7 @@ class CollectingSink final : public OutputSink {
   }
   // After Wait.
   const std::vector<ChoiceOutput>& choices() const { return choices_; }
+  const std::vector<OutputToken>& prompt_tokens() const { return prompt_tokens_; }
   const Usage& usage() const { return usage_; }
   const Status& status() const { return status_; }
 
@@ -65,6 +67,7 @@ class CollectingSink final : public OutputSink {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<ChoiceOutput> choices_;
+  std::vector<OutputToken> prompt_tokens_;
   Usage usage_;
   Status status_;
   bool ended_ = false;

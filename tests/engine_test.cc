@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "engine/score.h"
 #include "engine_run.h"
 
 namespace fathom {
@@ -85,6 +89,55 @@ TEST_P(EngineModes, ChoicesOfOneRequest) {
   }
   EXPECT_EQ(sink->usage().prompt_tokens, 333);
   EXPECT_EQ(sink->usage().completion_tokens, 4 * 24);
+}
+
+// The logprobs of a prompt are those of the model's logits, whatever the cache holds, whoever runs
+// beside it and wherever a chunk ends; and a generated text scores as it was drawn.
+TEST_P(EngineModes, ScoredPrompts) {
+  const std::vector<int32_t> ids = TestIds(700, 8);
+  std::vector<float> expected;
+  EngineConfig score = BundledConfig();
+  const auto take = [&](size_t, int64_t first, int64_t count, int64_t vocab, const float* logits) {
+    for (int64_t i = 0; i < count && first + i + 1 < 700; ++i) {
+      const std::span<const float> row(logits + i * vocab, static_cast<size_t>(vocab));
+      double sum = 0;
+      const double most = *std::max_element(row.begin(), row.end());
+      for (float x : row) sum += std::exp(static_cast<double>(x) - most);
+      const float own = row[static_cast<size_t>(ids[static_cast<size_t>(first + i) + 1])];
+      expected.push_back(static_cast<float>(static_cast<double>(own) - most - std::log(sum)));
+    }
+    return Status();
+  };
+  ASSERT_TRUE(ScoreSequences(score, {ids}, take));
+
+  EngineConfig c = Config();
+  c.max_tokens_per_chunk_for_prefill = 100;
+  auto engine = MustCreateEngine(c);
+  const auto warm = RunToEnd(*engine, GreedyRequest(ids, 40));
+  Request r = GreedyRequest(ids, 0);
+  r.prompt_logprobs = 3;
+  const auto beside = Start(*engine, GreedyRequest(TestIds(333, 9), 60));
+  const auto sink = RunToEnd(*engine, r);
+  beside->Wait();
+  ASSERT_TRUE(sink->status()) << sink->status().error().message;
+  EXPECT_TRUE(sink->choices()[0].ids.empty());
+  const auto& scores = sink->prompt_tokens();
+  ASSERT_EQ(scores.size(), 700U);
+  EXPECT_FALSE(scores[0].logprob);
+  for (size_t i = 1; i < 700; ++i) {
+    ASSERT_NEAR(*scores[i].logprob, expected[i - 1], 1e-5F * (1 - expected[i - 1])) << i;
+    ASSERT_EQ(scores[i].id, ids[i]);
+    ASSERT_EQ(scores[i].top.size(), 3U);
+    ASSERT_GE(scores[i].top[0].logprob, *scores[i].logprob);
+  }
+
+  r.prompt.insert(r.prompt.end(), warm->choices()[0].ids.begin(), warm->choices()[0].ids.end());
+  const auto longer = RunToEnd(*engine, r);
+  ASSERT_EQ(longer->prompt_tokens().size(), 740U);
+  for (size_t i = 1; i < 740; ++i) {
+    const float same = i < 700 ? *scores[i].logprob : warm->choices()[0].logprobs[i - 700];
+    ASSERT_EQ(*longer->prompt_tokens()[i].logprob, same) << i;
+  }
 }
 
 // The smallest cache that the engine starts with.

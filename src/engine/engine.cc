@@ -16,6 +16,7 @@ namespace fathom {
 namespace {
 
 constexpr double kReportSeconds = 10;
+constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of logits of scored prompts in a step
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -25,6 +26,8 @@ CoreConfig CoreConfigOf(const EngineConfig& c, const Runner& runner) {
   CoreConfig core;
   core.limits.max_step_tokens = runner.max_step_tokens();
   core.limits.max_chunk_tokens = runner.max_chunk_tokens();
+  core.limits.max_scored_tokens = std::max<int64_t>(
+      1, kScoreBytes / (runner.model().config().vocab_size * int64_t{sizeof(float)}));
   core.limits.max_sequences = c.max_seqs_per_batch;
   core.limits.mix = c.enable_mix_batch && c.enable_chunked_prefill;
   core.limits.max_prefill_usage = c.prefill_scheduling_memory_usage_threshold;
@@ -103,7 +106,9 @@ class EngineThread final : public Engine {
 Status EngineThread::Validate(const Request& r) const {
   const int64_t limit = runner_->max_model_len();
   const auto length = static_cast<int64_t>(r.prompt.size());
-  CHECK(r.choices >= 1 && r.max_tokens >= 1);
+  CHECK(r.choices >= 1 && r.max_tokens >= 0);
+  CHECK(r.max_tokens > 0 || (r.prompt_logprobs >= 0 && r.choices == 1),
+        "without tokens to come only scores make an answer");
   if (length == 0) return Invalid("the prompt is empty");
   if (length + 1 > limit) {
     return Invalid(

@@ -79,7 +79,9 @@ class EngineCore {
   StepJob::Part MakePart(const SequencePtr& s, int64_t count);
   void Commit(double now);
   void CommitPart(const LaunchedPart& part, const std::vector<Result<SampledToken>>& sampled,
-                  double now);
+                  const std::vector<Result<SampledToken>>& scored, double now);
+  void TakeScores(const SequencePtr& s, int64_t position,
+                  const std::vector<Result<SampledToken>>& scored, double now);
   void Fork(const SequencePtr& parent, const std::vector<Result<SampledToken>>& sampled,
             double now);
   void Accept(const SequencePtr& s, const SampledToken& token, double now);

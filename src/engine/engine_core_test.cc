@@ -392,6 +392,83 @@ TEST_P(EngineCoreTest, RowsOfAFailedDrawAreNotCached) {
   EXPECT_EQ(RunOne(Simple(Ids(257), 3))->usage.cached_tokens, 0);
 }
 
+// ---- scores of the prompt ----
+
+Request Scored(int64_t length, int64_t max_tokens, int32_t first = 2) {
+  Request r;
+  r.prompt = Ids(length, first);
+  r.max_tokens = max_tokens;
+  r.prompt_logprobs = 2;
+  return r;
+}
+
+void ExpectScores(const RecordingSink& sink, const std::vector<int32_t>& prompt) {
+  ASSERT_EQ(sink.prompt_tokens.size(), prompt.size());
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    const OutputToken& t = sink.prompt_tokens[i];
+    EXPECT_EQ(t.id, prompt[i]);
+    EXPECT_EQ(t.logprob, i == 0 ? std::nullopt : std::optional<float>(-static_cast<float>(i)));
+    EXPECT_EQ(t.top.size(), i == 0 ? 0U : 2U);
+  }
+}
+
+TEST_P(EngineCoreTest, PromptsAreScoredWholeWhateverIsCached) {
+  config.limits.max_chunk_tokens = 50;
+  config.limits.max_scored_tokens = 30;
+  config.chunked_match_frequency = 1;
+  RunOne(Simple(Ids(300), 3));
+  const auto sink = RunOne(Scored(300, 3));
+  ExpectScores(*sink, Ids(300));
+  EXPECT_EQ(sink->usage.cached_tokens, 0);
+  EXPECT_EQ(sink->ids[0].size(), 3U);
+  for (const StepJob& job : executor->jobs) {
+    for (const StepJob::Part& p : job.parts) {
+      if (p.request != 2 || p.position >= 300) continue;
+      EXPECT_LE(p.tokens.size(), 30U);
+    }
+  }
+  EXPECT_GT(RunOne(Simple(Ids(300), 3))->usage.cached_tokens, 0);
+}
+
+TEST_P(EngineCoreTest, ScoresAlone) {
+  for (int64_t length : {1, 2, 128, 300}) {
+    const auto sink = RunOne(Scored(length, 0));
+    ExpectScores(*sink, Ids(length));
+    EXPECT_TRUE(sink->status);
+    EXPECT_TRUE(sink->ids[0].empty());
+    EXPECT_EQ(sink->finish[0], FinishReason::kLength);
+    EXPECT_EQ(sink->usage.prompt_tokens, length);
+    EXPECT_EQ(sink->usage.completion_tokens, 0);
+    EXPECT_EQ(executor->Rows(last), length);
+  }
+  EXPECT_EQ(core->stats().generated_tokens, 0);
+}
+
+TEST_P(EngineCoreTest, ChoicesShareTheScores) {
+  Request r = Scored(200, 5);
+  r.choices = 3;
+  const auto sink = RunOne(std::move(r));
+  ExpectScores(*sink, Ids(200));
+  for (const auto& ids : sink->ids) EXPECT_EQ(ids.size(), 5U);
+}
+
+TEST_P(EngineCoreTest, PreemptedPromptsAreScoredOnce) {
+  geometry[PageSpace::kFull] = 8;
+  config.limits.max_chunk_tokens = 40;
+  config.limits.max_step_tokens = 80;
+  Make();
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 3; ++i) {
+    Add(Simple(Ids(100, 9000 + 5000 * i), 400));
+    sinks.push_back(Add(Scored(300, 20 * i, 2000 * i)));
+  }
+  Run();
+  EXPECT_GT(core->stats().preemptions, 0);
+  for (int i = 0; i < 3; ++i) {
+    ExpectScores(*sinks[static_cast<size_t>(i)], Ids(300, 2000 * i));
+  }
+}
+
 // ---- preemption ----
 
 TEST_P(EngineCoreTest, PreemptionRepeatsNothing) {

@@ -28,6 +28,12 @@ bool FirstTime(const Sequence& s) {
   return s.known() == s.prompt_length && s.request->preemptions == 0;
 }
 
+OutputToken OutputTokenOf(const SampledToken& token) {
+  OutputToken out{token.id, token.logprob, {}};
+  for (const RankedLogprob& t : token.top) out.top.push_back({t.id, t.logprob});
+  return out;
+}
+
 }  // namespace
 
 void EngineCore::Step(double now) {
@@ -88,7 +94,8 @@ void EngineCore::SortByImportance(double now) {
 void EngineCore::MatchAgain() {
   if (!cache_.prefix_tree() || config_.chunked_match_frequency <= 0) return;
   for (const SequencePtr& s : running_) {
-    if (s->decoding() || s->chunks < config_.chunked_match_frequency) continue;
+    if (s->decoding() || s->scores_prompt()) continue;
+    if (s->chunks < config_.chunked_match_frequency) continue;
     s->chunks = 0;
     const PrefixTree::Match match = cache_.Match(s->tokens);
     if (match.tokens <= s->scheduled) continue;
@@ -108,7 +115,9 @@ Admission EngineCore::AdmissionOf(int64_t waiting) {
   a.generated = a.known - s.prompt_length;
   const int64_t pages = (a.known + 1 + kPageTokens - 1) / kPageTokens;
   a.possible = pages <= cache_.geometry()[PageSpace::kFull];
-  const PrefixTree::Match match = cache_.Match(s.tokens);
+  a.scores = s.scores_prompt();
+  const std::span<const int32_t> tokens = s.tokens;
+  const PrefixTree::Match match = cache_.Match(a.scores ? tokens.first(1) : tokens);
   a.hit = match.tokens;
   a.pages = {match.tokens / kPageTokens, match.tokens / kPageTokens,
              match.tokens / cache_.geometry().group_tokens()};
@@ -132,7 +141,8 @@ StepPlan EngineCore::Plan(double now) {
                           .generated = s->known() - s->prompt_length,
                           .decoding = s->decoding(),
                           .ready = ready,
-                          .pages = SizesOf(s->pages)});
+                          .pages = SizesOf(s->pages),
+                          .scores = s->scores_prompt()});
   }
   in.waiting = static_cast<int64_t>(waiting_.size());
   in.available = cache_.available();
@@ -222,7 +232,12 @@ StepJob::Part EngineCore::MakePart(const SequencePtr& s, int64_t count) {
   if (!s->decoding()) ++s->chunks;
   stats_.computed_prompt_tokens +=
       std::max<int64_t>(0, std::min(end, s->prompt_length) - s->scheduled);
-  if (end == s->known()) {
+  if (s->scores_prompt() && s->scheduled + 1 < s->prompt_length) {
+    part.top_logprobs = s->request->request.prompt_logprobs;
+    part.next.assign(s->tokens.begin() + s->scheduled + 1,
+                     s->tokens.begin() + std::min(end + 1, s->prompt_length));
+  }
+  if (end == s->known() && s->request->request.max_tokens > 0) {
     part.samplers.push_back(s->sampling);
     RequestState& r = *s->request;
     if (s->choice == 0 && !r.forked && r.request.choices > 1) {
@@ -269,9 +284,12 @@ void EngineCore::Commit(double now) {
   launched_.pop_front();
   const StepResult result = executor_.Wait();
   const double start = Seconds();
-  CHECK(result.id == step.id && result.sampled.size() == step.parts.size());
+  CHECK(result.id == step.id && result.sampled.size() == step.parts.size() &&
+        result.scored.size() == step.parts.size());
   cache_.EndStep(step.id);
-  for (size_t i = 0; i < step.parts.size(); ++i) CommitPart(step.parts[i], result.sampled[i], now);
+  for (size_t i = 0; i < step.parts.size(); ++i) {
+    CommitPart(step.parts[i], result.sampled[i], result.scored[i], now);
+  }
   ++stats_.steps;
   if (observer_) {
     observer_->OnStep({step.prefill, step.rows, step.planned_s, result.model_seconds,
@@ -280,17 +298,22 @@ void EngineCore::Commit(double now) {
 }
 
 void EngineCore::CommitPart(const LaunchedPart& part,
-                            const std::vector<Result<SampledToken>>& sampled, double now) {
+                            const std::vector<Result<SampledToken>>& sampled,
+                            const std::vector<Result<SampledToken>>& scored, double now) {
   const SequencePtr& s = part.sequence;
   if (s->epoch != part.epoch) return;  // it ended, was preempted or moved meanwhile
-  for (const Result<SampledToken>& token : sampled) {
-    if (token) continue;  // else before Publish: its rows may be what is broken
-    EndRequest(std::shared_ptr<RequestState>(s->request), tl::unexpected<Error>(token.error()));
-    return;
+  for (const auto* tokens : {&scored, &sampled}) {
+    for (const Result<SampledToken>& token : *tokens) {
+      if (token) continue;  // else before Publish: its rows may be what is broken
+      EndRequest(std::shared_ptr<RequestState>(s->request), tl::unexpected<Error>(token.error()));
+      return;
+    }
   }
+  const int64_t position = s->computed;
   s->computed += part.count;
   cache_.Publish(s->pages, s->tokens, s->computed);
   cache_.ReleaseWindow(s->pages, s->computed);
+  if (s->scores_prompt()) TakeScores(s, position, scored, now);
   if (sampled.empty()) return;
   s->pending = s->scheduled > s->computed;  // the next step is under way and samples, too
   if (s->forking) {
@@ -298,6 +321,30 @@ void EngineCore::CommitPart(const LaunchedPart& part,
   } else {
     Accept(s, *sampled.front(), now);
   }
+}
+
+// scored[i] is the token at position + 1 + i. A preempted prompt is computed again, and its rows
+// score what they scored before.
+void EngineCore::TakeScores(const SequencePtr& s, int64_t position,
+                            const std::vector<Result<SampledToken>>& scored, double now) {
+  RequestState& r = *s->request;
+  if (r.prompt_scores.empty()) r.prompt_scores.push_back({s->tokens.front(), {}, {}});
+  for (size_t i = 0; i < scored.size(); ++i) {
+    const size_t at = static_cast<size_t>(position) + 1 + i;
+    if (at == r.prompt_scores.size()) r.prompt_scores.push_back(OutputTokenOf(*scored[i]));
+  }
+  if (s->computed < s->prompt_length) return;
+  CHECK(static_cast<int64_t>(r.prompt_scores.size()) == s->prompt_length);
+  r.prompt_scored = true;
+  Output output;
+  output.prompt_tokens = std::move(r.prompt_scores);
+  if (r.request.max_tokens == 0) {
+    output.finish = FinishReason::kLength;
+    r.finish = "length";
+    r.first_token_s = now;
+  }
+  r.sink->OnOutput(output);
+  if (output.finish) EndSequence(s, now);
 }
 
 // Choices 1 .. n-1 start where choice 0 stands; one for which there is no room waits, and computes
@@ -344,9 +391,7 @@ void EngineCore::Accept(const SequencePtr& sequence, const SampledToken& token, 
     output.reasoning = std::move(delta.reasoning);
     output.text = std::move(delta.text);
   }
-  OutputToken out{token.id, token.logprob, {}};
-  for (const RankedLogprob& t : token.top) out.top.push_back({t.id, t.logprob});
-  output.tokens.push_back(std::move(out));
+  output.tokens.push_back(OutputTokenOf(token));
   // An explicit stop wins over the length at the same token (runtime 3.1).
   if (stop_token || s.text.stopped()) {
     output.finish = FinishReason::kStop;

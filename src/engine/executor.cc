@@ -31,7 +31,13 @@ class StepRunner {
       slices.push_back({static_cast<int64_t>(ids.size()), static_cast<int64_t>(part.tokens.size()),
                         part.position, &part.pages});
       ids.insert(ids.end(), part.tokens.begin(), part.tokens.end());
-      if (!part.samplers.empty()) logit_rows.push_back(static_cast<int32_t>(ids.size()) - 1);
+      const auto end = static_cast<int32_t>(ids.size());
+      const auto first = end - static_cast<int32_t>(part.tokens.size());
+      CHECK(part.next.size() + (part.samplers.empty() ? 0 : 1) <= part.tokens.size());
+      for (size_t i = 0; i < part.next.size(); ++i) {
+        logit_rows.push_back(first + static_cast<int32_t>(i));
+      }
+      if (!part.samplers.empty()) logit_rows.push_back(end - 1);
     }
     const View logits = runner_.Run(Batch{ids, slices, logit_rows});
     const double modelled = Seconds();
@@ -39,12 +45,20 @@ class StepRunner {
     StepResult result;
     result.id = job.id;
     result.sampled.resize(job.parts.size());
+    result.scored.resize(job.parts.size());
     int64_t row = 0;
+    const auto next_row = [&] {
+      return std::span<const float>(logits.f32(row++), static_cast<size_t>(logits.dim(1)));
+    };
     for (size_t p = 0; p < job.parts.size(); ++p) {
       const StepJob::Part& part = job.parts[p];
+      int64_t position = part.position;
+      for (const int32_t id : part.next) {
+        result.scored[p].push_back(sampler_.Score(next_row(), id, part.top_logprobs, ++position));
+      }
       if (part.samplers.empty()) continue;
-      const std::span<const float> of_row(logits.f32(row++), static_cast<size_t>(logits.dim(1)));
-      const int64_t position = part.position + static_cast<int64_t>(part.tokens.size());
+      const std::span<const float> of_row = next_row();
+      position = part.position + static_cast<int64_t>(part.tokens.size());
       for (const auto& s : part.samplers) result.sampled[p].push_back(Draw(*s, of_row, position));
     }
     const double end = Seconds();

@@ -42,7 +42,11 @@ struct StepJob {
     // Choices that draw a token from the last row; empty: the prompt goes on.
     std::vector<std::shared_ptr<SamplingState>> samplers;
     std::shared_ptr<SamplingState> source;  // of a placeholder
-    uint64_t request = 0;                   // handle and choice of the sequence, for audits
+    // Known tokens whose logprobs are wanted: next[i] follows row i. Row i of a prompt that is not
+    // scored has none, and neither has a row that samples.
+    std::vector<int32_t> next;
+    int top_logprobs = 0;  // alternatives to each of them
+    uint64_t request = 0;  // handle and choice of the sequence, for audits
     int choice = 0;
   };
   int64_t id = 0;
@@ -58,6 +62,7 @@ struct StepJob {
 struct StepResult {
   int64_t id = 0;
   std::vector<std::vector<Result<SampledToken>>> sampled;  // per part, per sampler
+  std::vector<std::vector<Result<SampledToken>>> scored;   // per part, per `next`
   double seconds = 0;                                      // the executor's own time
   double model_seconds = 0;
   double sampling_seconds = 0;

@@ -31,9 +31,12 @@ struct Request {
   std::string id;               // unique among the running ones; only for logs
   std::vector<int32_t> prompt;  // token ids, not empty
   SamplingParams sampling;
-  int64_t max_tokens = 0;  // > 0; generated tokens of a choice
+  int64_t max_tokens = 0;  // > 0; generated tokens of a choice (0: score the prompt, no more)
   int64_t min_tokens = 0;  // end of text and stop ids are masked until then
   int choices = 1;         // "n"; choice c draws with (seed, c, position)
+  // >= 0: the prompt's own logprobs are wanted, with so many alternatives each. Such a prompt is
+  // computed whole: what the prefix cache holds has no logits.
+  int prompt_logprobs = -1;
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;  // beside the model's own end of text
   TextOptions text;
@@ -50,7 +53,7 @@ struct TokenLogprob {
 
 struct OutputToken {
   int32_t id = 0;
-  std::optional<float> logprob;   // set when the request asked
+  std::optional<float> logprob;   // set when the request asked; a prompt's first token has none
   std::vector<TokenLogprob> top;  // best first
 };
 
@@ -58,6 +61,8 @@ struct OutputToken {
 // stop string or half a code point) and `tokens` may be empty (the flush at the end).
 struct Output {
   int choice = 0;
+  // Where Request::prompt_logprobs asked: all of the prompt, once, before any token (choice 0).
+  std::vector<OutputToken> prompt_tokens;
   std::string reasoning;  // comes before text
   std::string text;
   std::vector<OutputToken> tokens;

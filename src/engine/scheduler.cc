@@ -43,6 +43,7 @@ class Planner {
   explicit Planner(const SchedulerInput& in)
       : in_(in),
         budget_(in.limits.max_step_tokens),
+        scored_budget_(in.limits.max_scored_tokens),
         have_(in.available),
         waiting_pages_(in.quarantined),
         counts_(in.running.size(), 0),
@@ -77,21 +78,27 @@ class Planner {
     for (size_t i = 0; i < in_.running.size() && budget_ > 0; ++i) {
       const SchedulerSequence& s = in_.running[i];
       if (!s.ready || s.decoding != decoding || gone_[i] || counts_[i] > 0) continue;
-      if (s.known > s.scheduled) GiveRows(i);
+      if (s.known > s.scheduled && Budget(s.scores) > 0) GiveRows(i);
     }
+  }
+
+  int64_t Budget(bool scores) const { return scores ? std::min(budget_, scored_budget_) : budget_; }
+  void Spend(int64_t rows, bool scores) {
+    budget_ -= rows;
+    if (scores) scored_budget_ -= rows;
   }
 
   void GiveRows(size_t i) {
     const SchedulerSequence& s = in_.running[i];
     for (;;) {
       const int64_t reach = Reach(s.pages, have_, in_.limits.c128_page_rows);
-      const int64_t n = std::min(
-          {s.known - s.scheduled, in_.limits.max_chunk_tokens, budget_, reach - s.scheduled});
+      const int64_t n = std::min({s.known - s.scheduled, in_.limits.max_chunk_tokens,
+                                  Budget(s.scores), reach - s.scheduled});
       if (n > 0) {
         taken_[i] = Need(s.pages, s.scheduled + n, in_.limits.c128_page_rows);
         Take(have_, taken_[i]);
         counts_[i] = n;
-        budget_ -= n;
+        Spend(n, s.scores);
         return;
       }
       blocked_ = true;  // nobody new may start while somebody who runs can't go on
@@ -117,7 +124,7 @@ class Planner {
   void Preempt(size_t v) {
     gone_[v] = true;
     if (counts_[v] > 0) {
-      budget_ += counts_[v];
+      Spend(-counts_[v], in_.running[v].scores);
       GiveBack(have_, taken_[v]);
       counts_[v] = 0;
     }
@@ -170,7 +177,7 @@ class Planner {
       Take(have_, a.pinned);
       const int64_t reach = Reach(a.pages, have_, in_.limits.c128_page_rows);
       const int64_t n =
-          std::min({a.known - a.hit, in_.limits.max_chunk_tokens, budget_, reach - a.hit});
+          std::min({a.known - a.hit, in_.limits.max_chunk_tokens, Budget(a.scores), reach - a.hit});
       if (n <= 0) {
         GiveBack(have_, a.pinned);
         return;
@@ -180,7 +187,7 @@ class Planner {
       Take(all, taken);
       GiveBack(outstanding, all);
       admitted_rows_.push_back(n);
-      budget_ -= n;
+      Spend(n, a.scores);
       ++plan_.admit;
       ++running;
     }
@@ -221,6 +228,7 @@ class Planner {
 
   const SchedulerInput& in_;
   int64_t budget_;
+  int64_t scored_budget_;
   PageCounts have_;           // available to what is still to be planned
   PageCounts waiting_pages_;  // come back when the step in flight ends
   std::vector<int64_t> counts_;

@@ -20,6 +20,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct SchedulerSequence {
   bool decoding = false;  // the prompt (or, after preemption, all known tokens) was computed once
   bool ready = true;  // false: must not get a row now (it ends with the step in flight, or forks)
   PageTableSizes pages;
+  bool scores = false;  // the logits of all its rows are wanted
 };
 
 // What admitting a waiting sequence means, prefix hit included.
@@ -49,6 +51,7 @@ struct Admission {
   int64_t hit = 0;        // tokens from the prefix cache
   int64_t known = 0;      // its tokens
   int64_t generated = 0;  // of them, before it was preempted
+  bool scores = false;    // as above
   PageTableSizes pages;   // after the hit
   PageCounts pinned{};    // available pages that the hit takes
 };
@@ -63,6 +66,8 @@ struct SchedulerLimits {
   // Zero evict: how many tokens admission expects a sequence to generate, at least one page more;
   // 0 = off.
   int64_t zero_evict_tokens = 0;
+  // Of all prompts whose rows' logits are wanted, in one step: each takes a float for every id.
+  int64_t max_scored_tokens = std::numeric_limits<int64_t>::max();
 };
 
 struct SchedulerInput {

@@ -106,6 +106,18 @@ TEST(Scheduler, ChunkLimitIsPerSequence) {
   EXPECT_EQ(Rows(c.Plan()), (Counts{{0, 16}, {1, 9}, {2, 16}, {3, 10}}));
 }
 
+TEST(Scheduler, ScoredPromptsShareABudget) {
+  Case c;
+  c.in.limits.max_scored_tokens = 20;
+  c.in.running = {Prompt(5, 13), Prompt(5, 50), Prompt(5, 50), Prompt(5, 9)};
+  for (size_t i : {0U, 1U, 2U}) c.in.running[i].scores = true;
+  c.waiting = {Fresh(3), Fresh(7)};
+  c.waiting[1].scores = true;  // no row is left for it, and nobody overtakes it
+  EXPECT_EQ(Rows(c.Plan()), (Counts{{0, 8}, {1, 12}, {3, 4}, {4, 3}}));
+  c.in.running.resize(1);
+  EXPECT_EQ(Rows(c.Plan()), (Counts{{0, 8}, {1, 3}, {2, 7}}));
+}
+
 TEST(Scheduler, ChunksEndWhereThePagesEnd) {
   Case c;
   c.in.limits.max_step_tokens = c.in.limits.max_chunk_tokens = 2000;

@@ -17,10 +17,12 @@ struct RequestState {
   uint64_t handle = 0;
   Request request;
   std::shared_ptr<OutputSink> sink;
-  double arrival_s = 0;   // on the engine's clock
-  double deadline_s = 0;  // 0 = none
-  int open_choices = 0;   // not ended yet; 0 = the request has ended
-  bool forked = false;    // the choices behind the first one exist
+  double arrival_s = 0;                    // on the engine's clock
+  double deadline_s = 0;                   // 0 = none
+  int open_choices = 0;                    // not ended yet; 0 = the request has ended
+  bool forked = false;                     // the choices behind the first one exist
+  std::vector<OutputToken> prompt_scores;  // what is known of them so far
+  bool prompt_scored = false;              // they were delivered
   Usage usage;
   double first_token_s = 0;
   int preemptions = 0;
@@ -55,6 +57,10 @@ struct Sequence {
   int64_t known() const { return static_cast<int64_t>(tokens.size()) + (pending ? 1 : 0); }
   bool decoding() const { return scheduled > 0 && known() - scheduled <= 1; }
   bool running() const { return pages.slot != 0; }
+  // Rows of its prompt give logprobs: it must compute them itself.
+  bool scores_prompt() const {
+    return choice == 0 && request->request.prompt_logprobs >= 0 && !request->prompt_scored;
+  }
 };
 
 using SequencePtr = std::shared_ptr<Sequence>;

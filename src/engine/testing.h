@@ -34,10 +34,14 @@ class ScriptedExecutor final : public Executor {
     StepResult result;
     result.id = job.id;
     result.sampled.resize(job.parts.size());
+    result.scored.resize(job.parts.size());
     for (size_t i = 0; i < job.parts.size(); ++i) {
       const StepJob::Part& part = job.parts[i];
       const int64_t end = part.position + static_cast<int64_t>(part.tokens.size());
       if (part.tokens.back() == kPlaceholder) resolved.push_back(part.source->last_token);
+      for (size_t k = 0; k < part.next.size(); ++k) {
+        result.scored[i].push_back(Score(part, k));
+      }
       for (const auto& s : part.samplers) {
         const Result<int32_t> token = script_(part.request, s->choice, end);
         if (token) {
@@ -63,6 +67,14 @@ class ScriptedExecutor final : public Executor {
     return rows;
   }
 
+  // The logprob of the token at position p is -p.
+  static Result<SampledToken> Score(const StepJob::Part& part, size_t k) {
+    const auto p = static_cast<float>(part.position + 1 + static_cast<int64_t>(k));
+    SampledToken token{.id = part.next[k], .logprob = -p};
+    token.top.resize(static_cast<size_t>(part.top_logprobs), {part.next[k], -p});
+    return token;
+  }
+
   std::vector<StepJob> jobs;
   std::vector<int32_t> resolved;  // what placeholders stood for
 
@@ -79,6 +91,11 @@ class RecordingSink final : public OutputSink {
     const auto c = static_cast<size_t>(o.choice);
     EXPECT_EQ(ends, 0) << "output after the end";
     EXPECT_FALSE(finish[c]) << "output after the finish";
+    if (!o.prompt_tokens.empty()) {
+      EXPECT_TRUE(prompt_tokens.empty()) << "the prompt's scores come once";
+      EXPECT_TRUE(ids[c].empty()) << "and before the answer";
+      prompt_tokens = o.prompt_tokens;
+    }
     for (const OutputToken& t : o.tokens) ids[c].push_back(t.id);
     text[c] += o.text;
     finish[c] = o.finish;
@@ -90,6 +107,7 @@ class RecordingSink final : public OutputSink {
   }
   ErrorCode code() const { return status.error().code; }
 
+  std::vector<OutputToken> prompt_tokens;
   std::vector<std::vector<int32_t>> ids;
   std::vector<std::string> text;
   std::vector<std::optional<FinishReason>> finish;

@@ -19,11 +19,6 @@ constexpr int64_t kMaxBiases = 4'000'000;
 constexpr int64_t kMaxEchoBytes = 64 << 20;
 constexpr int64_t kMaxBatchBytes = 16 << 20;  // beyond this only as much as one prompt may have
 
-tl::unexpected<Error> Unbuilt(std::string_view param, std::string message) {
-  return tl::unexpected<Error>(
-      Error{ErrorCode::kUnimplemented, std::move(message), std::string(param)});
-}
-
 Result<CompletionPrompt> IdPrompt(const JsonTree& list, int64_t vocab_size,
                                   const Tokenizer& tokenizer) {
   CompletionPrompt prompt;
@@ -101,6 +96,10 @@ Status ReadPrompts(const JsonTree& body, const FieldLimits& limits, const Tokeni
   return {};
 }
 
+int64_t HeldBytes(const OutputToken& token) {
+  return kLogprobBytes * static_cast<int64_t>(1 + token.top.size());
+}
+
 int64_t CountCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
@@ -141,7 +140,6 @@ Result<CompletionCall> ParseCompletionCall(const JsonTree& body, const SamplingD
     TRY(const auto top, ReadInteger(body, "logprobs", 0, 5));
     fields.sampling.logprobs = true;
     fields.sampling.top_logprobs = static_cast<int>(*top);
-    if (call.echo) return Unbuilt("logprobs", "echo with logprobs is not supported yet");
   }
   TRY_STATUS(ReadPrompts(body, limits, tokenizer, &call));
   if (static_cast<int64_t>(call.prompts.size()) * call.best_of > kMaxChoicesInAll) {
@@ -174,18 +172,31 @@ CompletionReply::CompletionReply(Envelope envelope, const Tokenizer& tokenizer,
       tokenizer_(tokenizer),
       fields_(call.fields),
       with_logprobs_(call.fields.sampling.logprobs),
-      generated_(call.best_of) {
+      generated_(call.best_of),
+      prompt_scores_(call.prompts.size()) {
   for (const CompletionPrompt& prompt : call.prompts) {
     prompt_tokens_ += static_cast<int64_t>(prompt.ids.size());
     for (int c = 0; c < generated_; ++c) {
       Choice& choice = choices_.emplace_back();
       if (call.echo) choice.text = prompt.text;
-      if (*fields_.max_tokens == 0) choice.finish = FinishReason::kLength;
+      if (*fields_.max_tokens == 0 && !with_logprobs_) choice.finish = FinishReason::kLength;
     }
   }
 }
 
 void CompletionReply::Add(int prompt, const Output& output) {
+  if (!output.prompt_tokens.empty()) {
+    std::vector<OutputToken>& scores = prompt_scores_[static_cast<size_t>(prompt)];
+    scores = output.prompt_tokens;
+    // Every choice repeats the prompt; with no token to come that is all of each.
+    for (int c = 0; c < generated_; ++c) {
+      Choice& choice = choices_[static_cast<size_t>(prompt * generated_ + c)];
+      choice.prompt_scores = &scores;
+      for (const OutputToken& token : scores) held_bytes_ += HeldBytes(token);
+      choice.started = true;
+      if (*fields_.max_tokens == 0) choice.finish = FinishReason::kLength;
+    }
+  }
   Choice& choice = choices_[static_cast<size_t>(prompt * generated_ + output.choice)];
   if (choice.finish) return;
   choice.started = true;
@@ -196,7 +207,7 @@ void CompletionReply::Add(int prompt, const Output& output) {
     choice.logprob_sum += token.logprob ? LogprobValue(*token.logprob) : 0.0;
     if (!with_logprobs_) continue;
     choice.tokens.push_back(token);
-    held_bytes_ += kLogprobBytes * static_cast<int64_t>(1 + token.top.size());
+    held_bytes_ += HeldBytes(token);
   }
   choice.finish = output.finish;
 }
@@ -206,17 +217,23 @@ OrderedJson CompletionReply::TakeLogprobs(Choice* choice) const {
   OrderedJson token_logprobs = OrderedJson::array();
   OrderedJson top_logprobs = OrderedJson::array();
   OrderedJson offsets = OrderedJson::array();
-  for (const OutputToken& token : std::exchange(choice->tokens, {})) {
+  const auto add = [&](const OutputToken& token) {
     tokens.push_back(TokenKey(tokenizer_, token.id));
-    token_logprobs.push_back(LogprobValue(token.logprob.value_or(0)));
-    OrderedJson top = OrderedJson::object();
+    OrderedJson top = nullptr;  // nothing comes before the first token of a prompt
+    if (token.logprob) top = OrderedJson::object();
     for (const TokenLogprob& entry : token.top) {
       top[TokenKey(tokenizer_, entry.id)] = LogprobValue(entry.logprob);
     }
+    token_logprobs.push_back(token.logprob ? OrderedJson(LogprobValue(*token.logprob))
+                                           : OrderedJson(nullptr));
     top_logprobs.push_back(std::move(top));
     offsets.push_back(choice->text_offset);
     choice->text_offset += CountCharacters(TokenText(tokenizer_, token.id));
+  };
+  if (choice->prompt_scores != nullptr) {
+    for (const OutputToken& token : *std::exchange(choice->prompt_scores, nullptr)) add(token);
   }
+  for (const OutputToken& token : std::exchange(choice->tokens, {})) add(token);
   OrderedJson json;
   json["tokens"] = std::move(tokens);
   json["token_logprobs"] = std::move(token_logprobs);

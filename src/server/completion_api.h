@@ -48,9 +48,10 @@ class CompletionReply final : public Reply {
 
  private:
   struct Choice {
-    std::string text;                 // streaming: what is not sent yet
-    std::vector<OutputToken> tokens;  // with logprobs: what is not sent yet
-    int64_t text_offset = 0;          // of the next token, in characters
+    std::string text;                                         // streaming: what is not sent yet
+    const std::vector<OutputToken>* prompt_scores = nullptr;  // with logprobs and echo, until sent
+    std::vector<OutputToken> tokens;                          // with logprobs: what is not sent yet
+    int64_t text_offset = 0;                                  // of the next token, in characters
     int64_t completion_tokens = 0;
     double logprob_sum = 0;
     std::optional<FinishReason> finish;
@@ -66,7 +67,8 @@ class CompletionReply final : public Reply {
   const Tokenizer& tokenizer_;
   const GenerationFields fields_;
   const bool with_logprobs_;
-  const int generated_;  // choices per prompt
+  const int generated_;                                  // choices per prompt
+  std::vector<std::vector<OutputToken>> prompt_scores_;  // of each prompt
   int64_t prompt_tokens_ = 0;
   int64_t held_bytes_ = 0;
   std::vector<Choice> choices_;

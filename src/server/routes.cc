@@ -464,14 +464,17 @@ Status Routes::StartCompletion(Call& call) {
       *tokenizer_, completion);
   std::vector<Request> requests;
   for (CompletionPrompt& prompt : completion.prompts) {
-    if (*completion.fields.max_tokens == 0) break;  // echo alone needs no engine
+    const bool score = completion.echo && completion.fields.sampling.logprobs;
+    const bool generate = *completion.fields.max_tokens > 0;
+    if (!generate && !score) break;  // echo alone needs no engine
     Request request = MakeRequest(completion.fields, call);
     TRY(request.max_tokens,
         MaxTokens(static_cast<int64_t>(prompt.ids.size()), completion.fields.max_tokens, "prompt"));
     request.min_tokens = std::min(request.min_tokens, request.max_tokens);
     request.id = fmt::format("{}-{}", call.id, requests.size());
     request.prompt = std::move(prompt.ids);
-    request.choices = completion.best_of;
+    request.choices = generate ? completion.best_of : 1;
+    if (score) request.prompt_logprobs = completion.fields.sampling.top_logprobs;
     request.text = CompletionTextOptions(completion);
     if (completion.best_of > completion.fields.choices) request.sampling.logprobs = true;
     requests.push_back(std::move(request));

@@ -78,12 +78,6 @@ TEST_F(RoutesTest, VectorsOfApiRequests) {
                              : test.contains("body")   ? test["body"].dump()
                                                        : "";
     const auto exchange = Post(test.at("path"), body);
-    // Scoring a prompt needs log probabilities of prompt tokens, which the engine doesn't give yet.
-    if (test["id"] == "c-echo-logprobs-0") {
-      EXPECT_EQ(exchange->response().status, 501);
-      EXPECT_EQ(exchange->body()["error"]["type"], "not_implemented_error");
-      continue;
-    }
     ASSERT_EQ(exchange->response().status, test.at("status").get<int>())
         << exchange->response().body;
     if (test["status"] == 200) continue;
@@ -287,6 +281,54 @@ TEST_F(RoutesTest, Completions) {
   }
   EXPECT_EQ(text, " world");
   EXPECT_EQ(events.back(), "[DONE]");
+}
+
+TEST_F(RoutesTest, EchoWithLogprobsScoresThePrompt) {
+  Serve(" world");
+  const auto check = [](const Json& choice, size_t tokens, const std::string& text) {
+    const Json& logprobs = choice["logprobs"];
+    for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
+      ASSERT_EQ(logprobs[list].size(), tokens) << list;
+    }
+    EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+    EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+    std::string joined;
+    for (size_t i = 0; i < tokens; ++i) {
+      EXPECT_EQ(logprobs["text_offset"][i], joined.size());
+      joined += logprobs["tokens"][i].get<std::string>();
+      EXPECT_EQ(logprobs["token_logprobs"][i].is_number(), i > 0);
+    }
+    EXPECT_EQ(choice["text"], text);
+    EXPECT_EQ(joined.substr(0, text.size()), text);
+  };
+  const size_t prompt = tokenizer_->Encode("good morning")->size();
+  Json body = Post("/v1/completions",
+                   R"({"prompt":"good morning","max_tokens":0,"echo":true,"logprobs":1,"n":2})")
+                  ->body();
+  ASSERT_EQ(body["choices"].size(), 2U);
+  for (const Json& choice : body["choices"]) {
+    check(choice, prompt, "good morning");
+    EXPECT_EQ(choice["finish_reason"], "length");
+  }
+  EXPECT_EQ(body["usage"]["prompt_tokens"], prompt);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 0);
+  body = Post("/v1/completions",
+              R"({"prompt":["good","good morning"],"echo":true,"logprobs":0,"n":2})")
+             ->body();
+  ASSERT_EQ(body["choices"].size(), 4U);
+  const size_t answer = tokenizer_->Encode(" world")->size() + 1;  // and the end of text
+  check(body["choices"][3], prompt + answer, "good morning world");
+  const auto stream = Post(
+      "/v1/completions",
+      R"({"prompt":"good morning","echo":true,"logprobs":1,"stream":true,"n":2,"max_tokens":0})");
+  std::vector<int> seen(2);
+  for (const std::string& event : stream->events()) {
+    if (event == "[DONE]") continue;
+    const Json choice = Json::parse(event)["choices"][0];
+    check(choice, prompt, "good morning");
+    ++seen[choice["index"].get<size_t>()];
+  }
+  EXPECT_EQ(seen, (std::vector<int>{1, 1}));
 }
 
 TEST_F(RoutesTest, ClientThatLeavesEndsItsRequest) {

@@ -115,6 +115,7 @@ class ScriptedEngine final : public Engine {
     std::shared_ptr<OutputSink> sink;
     std::vector<Choice> choices;
     Usage usage;
+    bool scored = false;
     bool aborted = false;
   };
 
@@ -145,6 +146,25 @@ class ScriptedEngine final : public Engine {
     }
   }
 
+  static OutputToken Logprobs(int32_t id, int top) {
+    OutputToken token{id, -0.25F, {}};
+    for (int i = 0; i < top; ++i) {
+      token.top.push_back({id + i, -0.25F * static_cast<float>(i + 1)});
+    }
+    return token;
+  }
+
+  static void SendScores(Job& job) {
+    job.scored = true;
+    Output output;
+    for (const int32_t id : job.request.prompt) {
+      output.prompt_tokens.push_back(Logprobs(id, job.request.prompt_logprobs));
+    }
+    output.prompt_tokens[0] = {job.request.prompt[0], {}, {}};
+    if (job.request.max_tokens == 0) output.finish = FinishReason::kLength;
+    job.sink->OnOutput(output);
+  }
+
   // One token for each choice. True when the job has ended.
   bool Advance(Job& job) {
     {
@@ -157,24 +177,19 @@ class ScriptedEngine final : public Engine {
       job.sink->OnEnd(job.usage, Fail(ErrorCode::kCancelled, "the client is gone"));
       return true;
     }
+    if (job.request.prompt_logprobs >= 0 && !job.scored) SendScores(job);
     bool open = false;
     for (size_t c = 0; c < job.choices.size(); ++c) {
       Choice& choice = job.choices[c];
-      if (choice.finished) continue;
+      if (choice.finished || job.request.max_tokens == 0) continue;
       const int32_t id = choice.ids[choice.next++];
       ++job.usage.completion_tokens;
       if (choice.pipe.in_reasoning()) ++job.usage.reasoning_tokens;
       Output output;
       output.choice = static_cast<int>(c);
-      OutputToken token;
-      token.id = id;
-      if (job.request.sampling.logprobs) {
-        token.logprob = -0.25F;
-        for (int i = 0; i < job.request.sampling.top_logprobs; ++i) {
-          token.top.push_back({id + i, -0.25F * static_cast<float>(i + 1)});
-        }
-      }
-      output.tokens.push_back(std::move(token));
+      output.tokens.push_back(job.request.sampling.logprobs
+                                  ? Logprobs(id, job.request.sampling.top_logprobs)
+                                  : OutputToken{id, {}, {}});
       const bool eos = choice.next == choice.ids.size();
       if (!eos) {
         TextPipe::Delta delta = choice.pipe.Push(id);

@@ -29,6 +29,7 @@ class EngineTrace::Sink final : public OutputSink {
     if (finish_[static_cast<size_t>(o.choice)]) {
       trace_.Fault(fmt::format("request {}: output after the finish", handle_));
     }
+    if (!o.prompt_tokens.empty()) TakeScores(o);
     const auto prompt = static_cast<int64_t>(trace_.lives_->request(handle_).prompt.size());
     for (const OutputToken& t : o.tokens) {
       const int64_t position = prompt + static_cast<int64_t>(tokens.size());
@@ -48,6 +49,19 @@ class EngineTrace::Sink final : public OutputSink {
     status_ = status;
   }
 
+  // The whole prompt, once, before anything else.
+  void TakeScores(const Output& o) {
+    const Request& r = trace_.lives_->request(handle_);
+    const auto same = [](const OutputToken& t, int32_t id) { return t.id == id; };
+    if (scored_ || o.choice != 0 || !tokens_[0].empty() || r.prompt_logprobs < 0 ||
+        !std::equal(o.prompt_tokens.begin(), o.prompt_tokens.end(), r.prompt.begin(),
+                    r.prompt.end(), same)) {
+      trace_.Fault(fmt::format("request {}: wrong scores of the prompt", handle_));
+    }
+    scored_ = true;
+  }
+
+  bool scored() const { return scored_; }
   bool ended() const { return ended_; }
   const Usage& usage() const { return usage_; }
   const Status& status() const { return status_; }
@@ -59,6 +73,7 @@ class EngineTrace::Sink final : public OutputSink {
   const uint64_t handle_;
   std::vector<std::vector<int32_t>> tokens_;
   std::vector<std::optional<FinishReason>> finish_;
+  bool scored_ = false;
   bool ended_ = false;
   Usage usage_;
   Status status_;
@@ -222,6 +237,8 @@ void EngineTrace::AddRequest() {
   r.sampling.seed = static_cast<uint64_t>(OneIn(3) ? Between(1, 3) : 0);
   if (OneIn(3)) r.sampling.frequency_penalty = 0.5F;
   r.priority = static_cast<int32_t>(Between(-2, 2));
+  if (OneIn(10)) r.prompt_logprobs = 0;
+  if (r.prompt_logprobs >= 0 && r.choices == 1 && OneIn(3)) r.max_tokens = 0;
 
   live.handle = next_handle_++;
   live.sink = std::make_shared<Sink>(*this, live.handle, r.choices);
@@ -316,6 +333,7 @@ void EngineTrace::CheckEnd(const Live& live) {
   const auto wrong = [&](const char* what) {
     Fault(fmt::format("request {}: {}", live.handle, what));
   };
+  if (sink.status() && sink.scored() != (r.prompt_logprobs >= 0)) wrong("scores of the prompt");
   int64_t completion = 0;
   bool reaches_failure = false;
   for (int c = 0; c < r.choices; ++c) {
@@ -327,7 +345,9 @@ void EngineTrace::CheckEnd(const Live& live) {
                         std::equal(got.begin(), got.end(), end.generated.begin());
     if (!prefix) wrong("tokens behind the end");
     const auto& finish = sink.finish()[static_cast<size_t>(c)];
-    if (finish.has_value() != (got.size() == end.generated.size() && !end.failed)) {
+    const bool whole = r.max_tokens > 0 ? got.size() == end.generated.size() && !end.failed
+                                        : sink.status().has_value();
+    if (finish.has_value() != whole) {
       wrong("a finish without the last token, or the other way round");
     }
     if (finish && *finish != end.reason) wrong("another finish reason");

@@ -83,6 +83,7 @@ Lives::End Lives::Simulate(uint64_t handle, int choice) {
   const int64_t longest =
       std::min({options_.max_model_len, options_.capacity, prompt + r.max_tokens});
   End end;
+  if (r.max_tokens == 0) return end;  // the prompt is scored, nothing is drawn
   for (int64_t p = prompt;; ++p) {
     if (Fails(handle, choice, p)) {
       end.failed = true;

@@ -63,7 +63,8 @@ struct ShadowCoverage {
   int64_t hits_by_decoding = 0;  // of them, on a checkpoint that decoding had made
   int64_t poisoned = 0;          // pages
   int64_t placeholders = 0;
-  int64_t nodes = 0;  // audited
+  int64_t scored = 0;  // tokens of prompts
+  int64_t nodes = 0;   // audited
 };
 
 class ShadowExecutor final : public Executor {

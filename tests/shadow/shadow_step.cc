@@ -64,7 +64,12 @@ StepResult ShadowExecutor::Run(StepJob& job) {
   StepResult result;
   result.id = job.id;
   result.sampled.resize(job.parts.size());
+  result.scored.resize(job.parts.size());
   for (size_t i = 0; i < job.parts.size(); ++i) {
+    for (int32_t id : job.parts[i].next) {
+      result.scored[i].push_back(SampledToken{.id = id});
+      ++coverage_.scored;
+    }
     for (const auto& s : job.parts[i].samplers) {
       result.sampled[i].push_back(Draw(job.parts[i], *s));
     }
@@ -90,6 +95,9 @@ void ShadowExecutor::CheckTokens(const StepJob::Part& part) {
     const int64_t p = part.position + static_cast<int64_t>(i);
     const int32_t truth = lives_.Token(part.request, part.choice, p);
     const bool known = !lives_.Fails(part.request, part.choice, p);  // else it ends here
+    if (i < part.next.size() && part.next[i] != lives_.Token(part.request, part.choice, p + 1)) {
+      Fault("request {}: {} is scored at {}", part.request, part.next[i], p + 1);
+    }
     if (part.tokens[i] != truth && known && !options_.drafts) {
       Fault("request {} choice {}: token {} at {} is {}", part.request, part.choice, part.tokens[i],
             p, truth);

@@ -63,6 +63,7 @@ TEST_F(Shadow, EveryReadMeetsItsOwnRow) {
   EXPECT_GE(sum.aborted_running, 5);
   EXPECT_GE(sum.aborted_in_flight, 5);
   EXPECT_GE(sum.aborted_twice, 5);
+  EXPECT_GE(sum.shadow.scored, 1000);
   EXPECT_GE(sum.evicted, 50);
   EXPECT_GE(sum.tombstones, 20);
 }

@@ -23,6 +23,7 @@ void TraceCoverage::Add(const TraceCoverage& o) {
   shadow.hits_by_decoding += o.shadow.hits_by_decoding;
   shadow.poisoned += o.shadow.poisoned;
   shadow.placeholders += o.shadow.placeholders;
+  shadow.scored += o.shadow.scored;
   shadow.nodes += o.shadow.nodes;
 }
 
@@ -30,12 +31,13 @@ std::string TraceCoverage::Text() const {
   return fmt::format(
       "{} operations, {} steps, {} requests: {} finished, {} refused, {} failed, {} timed out; "
       "aborted {} waiting, {} running, {} in flight, {} twice; {} preemptions; {} rows, {} rows "
-      "checked, {} hits, {} of them on decoded text, {} pages poisoned, {} placeholders, {} nodes "
+      "checked, {} hits, {} of them on decoded text, {} pages poisoned, {} placeholders, {} tokens "
+      "scored, {} nodes "
       "audited, {} evicted, {} tombstones",
       operations, steps, requests, finished, refused, failed, timed_out, aborted_waiting,
       aborted_running, aborted_in_flight, aborted_twice, preemptions, shadow.rows, shadow.checked,
-      shadow.hits, shadow.hits_by_decoding, shadow.poisoned, shadow.placeholders, shadow.nodes,
-      evicted, tombstones);
+      shadow.hits, shadow.hits_by_decoding, shadow.poisoned, shadow.placeholders, shadow.scored,
+      shadow.nodes, evicted, tombstones);
 }
 
 }  // namespace fathom
