@@ -101,27 +101,44 @@ TEST(Scenarios, B09RandomPromptsWithCommonPrefixesOnAndOff) {
   ExpectIdle(*engine);
 }
 
+// In chunks of 64 four of them could be computed side by side: those behind the first wait until
+// they can take a group from it.
 TEST(Scenarios, B10EightPromptsSharing1300TokensAtABudgetOf256) {
-  EngineConfig c = ScenarioConfig();
-  c.max_tokens_per_batch = 256;
-  auto engine = MustCreateEngine(c);
   PlainEngine plain;
   const auto shared = TestIds(1300, 10);
   std::vector<Request> requests;
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  std::vector<ChoiceOutput> answers;
+  int64_t tokens = 0;
   for (uint32_t i = 0; i < 8; ++i) {
     requests.push_back(GreedyRequest(Join(shared, TestIds(20 + 9 * i, 400 + i)), 10));
-    sinks.push_back(Start(*engine, requests.back()));
+    answers.push_back(plain.Answer(requests.back()));
+    tokens += static_cast<int64_t>(requests.back().prompt.size());
   }
-  for (size_t i = 0; i < sinks.size(); ++i) {
-    sinks[i]->Wait();
-    ASSERT_TRUE(sinks[i]->status()) << sinks[i]->status().error().message;
-    ExpectSame(plain.Answer(requests[i]), sinks[i]->choices()[0], fmt::format("request {}", i));
-    // The first computes the prefix, in steps that it fills; all others find it.
-    EXPECT_EQ(sinks[i]->usage().cached_tokens, i == 0 ? 0 : 1300 / kGroup * kGroup) << i;
+  for (const auto& [chunk, overlap] :
+       std::vector<std::pair<int64_t, bool>>{{0, false}, {64, false}, {64, true}}) {
+    const std::string what = fmt::format("chunks of {}, overlap {}", chunk, overlap);
+    EngineConfig c = ScenarioConfig();
+    c.max_tokens_per_batch = 256;
+    c.max_tokens_per_chunk_for_prefill = chunk;
+    c.enable_schedule_overlap = overlap;
+    auto engine = MustCreateEngine(c);
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    for (const Request& r : requests) sinks.push_back(Start(*engine, r));
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      sinks[i]->Wait();
+      ASSERT_TRUE(sinks[i]->status()) << sinks[i]->status().error().message;
+      ExpectSame(answers[i], sinks[i]->choices()[0], fmt::format("request {}, {}", i, what));
+      // The first computes the prefix, all others find it.
+      EXPECT_EQ(sinks[i]->usage().cached_tokens, i == 0 ? 0 : 1300 / kGroup * kGroup)
+          << i << ", " << what;
+    }
+    engine->Drain(10);
+    const EngineStats s = engine->stats();
+    EXPECT_EQ(s.computed_prompt_tokens, tokens - 7 * (1300 / kGroup * kGroup)) << what;
+    EXPECT_EQ(s.passed_over > 0, chunk > 0) << what;
+    EXPECT_EQ(s.scheduler_stalls, 0);
+    ExpectIdle(*engine);
   }
-  EXPECT_EQ(engine->stats().scheduler_stalls, 0);
-  ExpectIdle(*engine);
 }
 
 TEST(Scenarios, B11APromptOfExactlyFourGroupsFullyCached) {
@@ -210,14 +227,15 @@ class SubmitLater final : public EngineObserver {
   std::atomic<bool> submitted_ = false;
 };
 
-// The second of two requests with a common beginning starts three chunks behind the first, so it
-// finds nothing when it starts, and a whole group when the first has computed it.
+// The first request completes a group with its first generated token, so nobody waits for it; the
+// second, whose prompt begins with that text, starts three chunks behind it. It finds nothing when
+// it starts, and the whole group when the first has computed it.
 TEST(Scenarios, B19ChunksWithARematchInTheMiddle) {
-  const auto shared = TestIds(kGroup + 60, 19);
-  const Request first = GreedyRequest(Join(shared, TestIds(400, 700)), 5);
-  const Request second = GreedyRequest(Join(shared, TestIds(50, 701)), 5);
   PlainEngine plain;
+  const Request first = GreedyRequest(TestIds(kGroup - 1, 19), 5);
   const ChoiceOutput first_answer = plain.Answer(first);
+  const auto shared = Join(first.prompt, {first_answer.ids[0]});
+  const Request second = GreedyRequest(Join(shared, TestIds(110, 701)), 5);
   const ChoiceOutput second_answer = plain.Answer(second);
   for (int64_t chunk : {1, 7, 128, 129}) {
     for (bool overlap : {false, true}) {
@@ -228,7 +246,7 @@ TEST(Scenarios, B19ChunksWithARematchInTheMiddle) {
       c.chunked_match_frequency = 2;
       c.enable_schedule_overlap = overlap;
       auto engine = MustCreateEngine(c);
-      const auto later = std::make_shared<SubmitLater>(*engine, overlap ? 2 : 3, second);
+      const auto later = std::make_shared<SubmitLater>(*engine, 3, second);
       engine->set_observer(later);
       auto sink = RunToEnd(*engine, first);
       ExpectSame(first_answer, sink->choices()[0], what);

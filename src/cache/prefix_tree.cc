@@ -36,6 +36,10 @@ uint64_t PrefixTree::Xxh3(std::span<const int32_t> tokens) {
   return XXH3_64bits(tokens.data(), tokens.size_bytes());
 }
 
+uint64_t PrefixTree::PathHash(uint64_t before, std::span<const int32_t> group) {
+  return XXH3_64bits_withSeed(group.data(), group.size_bytes(), before);
+}
+
 PrefixTree::PrefixTree(int64_t group_tokens, int64_t window_pages, Pools pools, Hash hash)
     : group_tokens_(group_tokens),
       window_pages_(static_cast<size_t>(window_pages)),

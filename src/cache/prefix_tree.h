@@ -81,6 +81,8 @@ class PrefixTree {
 
   using Hash = uint64_t (*)(std::span<const int32_t> tokens);
   static uint64_t Xxh3(std::span<const int32_t> tokens);
+  // Of a group and of the path in front of it, which `before` stands for (0 = the root).
+  static uint64_t PathHash(uint64_t before, std::span<const int32_t> group);
 
   // window_pages: how many pages the live window in front of a multiple of G touches.
   PrefixTree(int64_t group_tokens, int64_t window_pages, Pools pools, Hash hash = Xxh3);

@@ -69,7 +69,16 @@ void EngineCore::Add(const std::shared_ptr<RequestState>& request, double now) {
   deadlines_ = deadlines_ || request->deadline_s > 0;
   SequencePtr s = MakeSequence(request, 0);
   s->arrival = next_arrival_++;
-  waiting_.push_back(std::move(s));
+  const int64_t need = s->known() + 1;  // one token of the answer
+  const int64_t capacity = cache_.geometry()[PageSpace::kFull] * kPageTokens;
+  if (need > capacity) {
+    EndRequest(request, ::fathom::Fail(ErrorCode::kResourceExhausted,
+                                       "the request needs {} tokens of cache, all caches hold {}; "
+                                       "shorten it or raise --max_cache_size",
+                                       need, capacity));
+  } else {
+    waiting_.push_back(std::move(s));
+  }
   UpdateGauges();
 }
 

@@ -39,6 +39,7 @@ class EngineCore {
              const Tokenizer* tokenizer);
   ~EngineCore();
 
+  // Ends at once, with the numbers, what can never fit into the caches.
   void Add(const std::shared_ptr<RequestState>& request, double now);
   void Cancel(uint64_t handle, const Error& why);
   void CancelAll(const Error& why);
@@ -71,6 +72,8 @@ class EngineCore {
   double Importance(const Sequence& s, double now) const;
   void MatchAgain();
   Admission AdmissionOf(int64_t waiting);
+  uint64_t GroupBehind(Sequence& s, int64_t position) const;
+  uint64_t GroupUnderWay(Sequence& s) const;
   void CarryOut(const StepPlan& plan);
   void Preempt(const SequencePtr& s);
 

@@ -338,10 +338,14 @@ TEST_P(EngineCoreTest, DeadlinesEndWhatRuns) {
 }
 
 TEST_P(EngineCoreTest, WhatCanNeverFitIsRefusedWithNumbers) {
+  config.limits.max_sequences = 1;
+  const auto running = Add(Simple(Ids(5), 20));
+  Step();
   const auto big = Add(Simple(Ids(16 * 128), 3));
+  EXPECT_EQ(big->ends, 1) << "at once, not when its turn comes";
+  EXPECT_EQ(core->stats().waiting_requests, 0);
   const auto fits = Add(Simple(Ids(16 * 128 - 1), 3));
   Step();
-  EXPECT_EQ(big->ends, 1);
   EXPECT_EQ(big->code(), ErrorCode::kResourceExhausted);
   EXPECT_NE(big->status.error().message.find("2049"), std::string::npos);
   EXPECT_NE(big->status.error().message.find("2048"), std::string::npos);
@@ -503,17 +507,56 @@ TEST_P(EngineCoreTest, CachedTokensAreCounted) {
   EXPECT_EQ(core->stats().prompt_tokens, 300 + 300 + 257 + 256);
 }
 
-// A second request finds on the way what the first has computed meanwhile.
+// A second request finds on the way what the first has computed meanwhile: a group that its answer
+// completed, so that nobody waited for it.
 TEST_P(EngineCoreTest, CachedTokensOfALaterLook) {
-  config.limits.max_chunk_tokens = 128;
-  config.limits.max_step_tokens = 160;
+  config.limits.max_chunk_tokens = 20;
   config.chunked_match_frequency = 1;
-  const auto first = Add(Simple(Ids(1000), 3));
-  const auto second = Add(Simple(Ids(1000), 3));
+  const auto first = Add(Simple(Ids(127), 9));
+  for (int i = 0; i < 3; ++i) Step();
+  std::vector<int32_t> longer = Ids(127);
+  longer.push_back(Plain(0, 127));
+  longer.resize(1000, 7);
+  const auto second = Add(Simple(longer, 3));
   Run();
   EXPECT_EQ(first->usage.cached_tokens, 0);
   EXPECT_GT(second->usage.cached_tokens, 0);
+  EXPECT_LT(second->usage.cached_tokens, 128) << "it had begun the group itself";
+  EXPECT_EQ(core->stats().passed_over, 0);
   EXPECT_EQ(executor->Rows(2), 1000 - second->usage.cached_tokens + 2);
+}
+
+// Identical prompts in one step: one computes each group, the others wait for it and take it.
+TEST_P(EngineCoreTest, WhatSeveralNeedIsComputedOnce) {
+  config.limits.max_chunk_tokens = 50;
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (int i = 0; i < 4; ++i) sinks.push_back(Add(Simple(Ids(300), 3)));
+  const auto other = Add(Simple(Ids(300, 5000), 3));
+  Step();
+  EXPECT_EQ(core->stats().running_sequences, 2) << "the first, and who has another text";
+  EXPECT_EQ(core->stats().passed_over, 3);
+  Run();
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(sinks[i]->ids[0],
+              (std::vector<int32_t>{Plain(0, 300), Plain(0, 301), Plain(0, 302)}));
+    EXPECT_EQ(sinks[i]->usage.cached_tokens, i == 0 ? 0 : 256);
+  }
+  EXPECT_EQ(other->usage.cached_tokens, 0);
+  EXPECT_EQ(core->stats().computed_prompt_tokens, 2 * 300 + 3 * 44);
+}
+
+// Whoever waits for a group goes on when the one that computes it is gone.
+TEST_P(EngineCoreTest, NobodyWaitsForOneThatWasAborted) {
+  config.limits.max_chunk_tokens = 50;
+  Add(Simple(Ids(300), 3));
+  const auto second = Add(Simple(Ids(300), 3));
+  Step();
+  ASSERT_EQ(core->stats().passed_over, 1);
+  core->Cancel(1, kGone);
+  Run();
+  EXPECT_TRUE(second->status);
+  EXPECT_EQ(second->ids[0].size(), 3U);
+  EXPECT_EQ(second->usage.cached_tokens, 0);
 }
 
 TEST_P(EngineCoreTest, WastedRowsAreNotBilled) {

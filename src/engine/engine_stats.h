@@ -36,6 +36,7 @@ struct EngineStats {
   int64_t failed_requests = 0;
   int64_t preemptions = 0;
   int64_t scheduler_stalls = 0;
+  int64_t passed_over = 0;  // times that a prompt waited for a group that another one computes
   int64_t steps = 0;
 };
 

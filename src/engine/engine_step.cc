@@ -34,6 +34,10 @@ OutputToken OutputTokenOf(const SampledToken& token) {
   return out;
 }
 
+// Whether it may get a row: not while its siblings are to be made from it, and no row that would be
+// wasted where the sample in flight is certain to be its last.
+bool Ready(const Sequence& s) { return !s.forking && !(s.pending && s.known() >= s.max_length); }
+
 }  // namespace
 
 void EngineCore::Step(double now) {
@@ -41,7 +45,7 @@ void EngineCore::Step(double now) {
   EndOverdue(now);
   const StepPlan plan = Plan(now);
   std::vector<SequencePtr> order = running_;
-  order.insert(order.end(), waiting_.begin(), waiting_.begin() + plan.admit);
+  order.insert(order.end(), waiting_.begin(), waiting_.end());
   CarryOut(plan);
   StepTiming timing;
   timing.plan_seconds = Seconds() - start;
@@ -108,13 +112,35 @@ void EngineCore::MatchAgain() {
   }
 }
 
+// Identity of the group of tokens that begins at `position`, with all tokens before it; 0 where it
+// is not complete, or will not be published.
+uint64_t EngineCore::GroupBehind(Sequence& s, int64_t position) const {
+  if (!cache_.prefix_tree()) return 0;
+  const int64_t group = cache_.geometry().group_tokens();
+  const auto index = static_cast<size_t>(position / group);
+  const auto complete = s.tokens.size() / static_cast<size_t>(group);
+  if (index >= complete) return 0;
+  for (size_t i = s.group_hashes.size(); i < complete; ++i) {
+    const auto tokens =
+        std::span(s.tokens).subspan(i * static_cast<size_t>(group), static_cast<size_t>(group));
+    s.group_hashes.push_back(PrefixTree::PathHash(i > 0 ? s.group_hashes.back() : 0, tokens));
+  }
+  return s.group_hashes[index];
+}
+
+// What a running sequence will publish next. One that has computed it and could not publish it (a
+// hash collision) stays private.
+uint64_t EngineCore::GroupUnderWay(Sequence& s) const {
+  if (waiting_.empty()) return 0;  // nobody would wait for it
+  const int64_t begin = s.pages.published;
+  return s.computed < begin + cache_.geometry().group_tokens() ? GroupBehind(s, begin) : 0;
+}
+
 Admission EngineCore::AdmissionOf(int64_t waiting) {
-  const Sequence& s = *waiting_[static_cast<size_t>(waiting)];
+  Sequence& s = *waiting_[static_cast<size_t>(waiting)];
   Admission a;
   a.known = s.known();
   a.generated = a.known - s.prompt_length;
-  const int64_t pages = (a.known + 1 + kPageTokens - 1) / kPageTokens;
-  a.possible = pages <= cache_.geometry()[PageSpace::kFull];
   a.scores = s.scores_prompt();
   const std::span<const int32_t> tokens = s.tokens;
   const PrefixTree::Match match = cache_.Match(a.scores ? tokens.first(1) : tokens);
@@ -122,6 +148,7 @@ Admission EngineCore::AdmissionOf(int64_t waiting) {
   a.pages = {match.tokens / kPageTokens, match.tokens / kPageTokens,
              match.tokens / cache_.geometry().group_tokens()};
   a.pinned = cache_.Pinned(match);
+  a.group = GroupBehind(s, match.tokens);
   matches_.push_back(match);
   return a;
 }
@@ -133,16 +160,15 @@ StepPlan EngineCore::Plan(double now) {
   SchedulerInput in;
   in.limits = config_.limits;
   for (const SequencePtr& s : running_) {
-    // With a sample in flight it may be certain to end, and then it gets no row that would be
-    // wasted.
-    const bool ready = !s->forking && !(s->pending && s->known() >= s->max_length);
     in.running.push_back({.scheduled = s->scheduled,
                           .known = s->known(),
                           .generated = s->known() - s->prompt_length,
                           .decoding = s->decoding(),
-                          .ready = ready,
+                          .ready = Ready(*s),
                           .pages = SizesOf(s->pages),
-                          .scores = s->scores_prompt()});
+                          .scores = s->scores_prompt(),
+                          .group = GroupUnderWay(*s),
+                          .in_flight = s->scheduled > s->computed});
   }
   in.waiting = static_cast<int64_t>(waiting_.size());
   in.available = cache_.available();
@@ -174,20 +200,18 @@ void EngineCore::CarryOut(const StepPlan& plan) {
   std::vector<SequencePtr> victims;
   victims.reserve(plan.preempt.size());
   for (size_t i : plan.preempt) victims.push_back(running_[i]);
-  const auto admitted = waiting_.begin() + plan.admit;
-  for (int64_t i = 0; i < plan.admit; ++i) {
-    const SequencePtr& s = waiting_[static_cast<size_t>(i)];
+  for (int64_t i : plan.admitted()) {
+    SequencePtr& s = waiting_[static_cast<size_t>(i)];
     const PrefixTree::Match& match = matches_[static_cast<size_t>(i)];
     CHECK(cache_.Open(s->pages), "the plan counted the slots");
     cache_.Adopt(s->pages, match, s->known());
     s->scheduled = s->computed = match.tokens;
     s->chunks = 0;
     if (FirstTime(*s)) s->request->usage.cached_tokens = match.tokens;
-    running_.push_back(s);
+    running_.push_back(std::move(s));
   }
-  SequencePtr refused;
-  if (plan.refuse_head) refused = *admitted;
-  waiting_.erase(waiting_.begin(), admitted);
+  std::erase(waiting_, nullptr);
+  stats_.passed_over += static_cast<int64_t>(plan.passed_over.size());
   for (const SequencePtr& v : victims) {
     std::erase(running_, v);
     Preempt(v);
@@ -201,16 +225,12 @@ void EngineCore::CarryOut(const StepPlan& plan) {
       running_.pop_back();
       Preempt(last);
     } else {
-      refused = waiting_.front();
+      EndRequest(std::shared_ptr<RequestState>(waiting_.front()->request),
+                 ::fathom::Fail(ErrorCode::kResourceExhausted,
+                                "nothing runs, and still a prompt of {} tokens found no room; "
+                                "this is a bug of the scheduler",
+                                waiting_.front()->known()));
     }
-  }
-  if (refused) {
-    EndRequest(
-        std::shared_ptr<RequestState>(refused->request),
-        ::fathom::Fail(ErrorCode::kResourceExhausted,
-                       "the request needs {} tokens of cache, all caches hold {}; shorten it or "
-                       "raise --max_cache_size",
-                       refused->known() + 1, cache_.geometry()[PageSpace::kFull] * kPageTokens));
   }
 }
 
@@ -267,9 +287,12 @@ void EngineCore::Launch(const StepPlan& plan, const std::vector<SequencePtr>& or
     job.parts.push_back(MakePart(s, rows.count));
     step.parts.push_back({s, s->epoch, rows.count});
   }
-  const bool decodes_wait = std::any_of(running_.begin(), running_.end(), [](const SequencePtr& s) {
-    return s->decoding() && !s->pending;
-  });
+  const bool decodes_wait =
+      std::any_of(running_.begin(), running_.end(), [&](const SequencePtr& s) {
+        const bool has_rows = std::any_of(step.parts.begin(), step.parts.end(),
+                                          [&](const LaunchedPart& p) { return p.sequence == s; });
+        return s->decoding() && Ready(*s) && !has_rows;
+      });
   prefill_steps_ = plan.prefill && decodes_wait ? prefill_steps_ + 1 : 0;
   step.rows = job.rows();
   cache_.BeginStep(step.id);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/check.h"
 
@@ -133,12 +134,14 @@ class Planner {
     plan_.preempt.push_back(v);
   }
 
-  // Pages that admitted prompts still need to be computed to their end.
+  // Pages that admitted prompts still need to be computed to their end, and decoding sequences for
+  // their next row. (Else where prompts go first one takes the page of a more important sequence,
+  // is preempted for it, starts again, and so on for ever.)
   PageCounts Outstanding() const {
     PageCounts sum{};
     for (size_t i = 0; i < in_.running.size(); ++i) {
       const SchedulerSequence& s = in_.running[i];
-      if (gone_[i] || s.decoding) continue;
+      if (gone_[i] || (s.decoding && !s.ready)) continue;
       PageCounts need = Need(s.pages, s.known, in_.limits.c128_page_rows);
       if (counts_[i] > 0) Take(need, taken_[i]);
       GiveBack(sum, need);
@@ -151,18 +154,35 @@ class Planner {
            static_cast<size_t>(std::count(gone_.begin(), gone_.end(), true)) == gone_.size();
   }
 
+  // Groups that are computed in this step, or in the one in flight.
+  std::set<uint64_t> MovingGroups() const {
+    std::set<uint64_t> groups;
+    for (size_t i = 0; i < in_.running.size(); ++i) {
+      const SchedulerSequence& s = in_.running[i];
+      if (!gone_[i] && s.group != 0 && (counts_[i] > 0 || s.in_flight)) groups.insert(s.group);
+    }
+    return groups;
+  }
+
   void Waiting() {
+    if (in_.waiting == 0) return;
     PageCounts outstanding = Outstanding();
+    std::set<uint64_t> moving = MovingGroups();
+    const int64_t group_tokens = in_.limits.c128_page_rows * kPageTokens;
     int64_t running = static_cast<int64_t>(in_.running.size() - plan_.preempt.size());
-    while (plan_.admit < in_.waiting && budget_ > 0 && running < in_.limits.max_sequences) {
+    for (int64_t next = 0; next < in_.waiting; ++next) {
+      if (budget_ <= 0 || running >= in_.limits.max_sequences) return;
       const bool alone = NothingRuns();
       const double used = 1.0 - static_cast<double>(have_[kFull]) /
                                     static_cast<double>(std::max<int64_t>(1, in_.full_capacity));
       if (!alone && used >= in_.limits.max_prefill_usage) return;
-      const Admission a = in_.admission(plan_.admit);
-      if (!a.possible) {
-        plan_.refuse_head = true;
-        return;
+      const Admission a = in_.admission(next);
+      // A hit leaves one token to compute, so a prompt that ends with the group gains nothing; nor
+      // does one whose rows are all wanted.
+      if (moving.contains(a.group) && !a.scores && a.known - a.hit > group_tokens) {
+        if (plan_.passed_over.size() == kMaxPassedOver) return;
+        plan_.passed_over.push_back(next);
+        continue;
       }
       PageCounts left = have_;
       Take(left, a.pinned);
@@ -172,7 +192,7 @@ class Planner {
       PageCounts slack = all;
       if (Any(true)) slack[kFull] += all[kFull] / 10;
       if (slack[kFull] > left[kFull] || slack[kC128] > left[kC128]) return;
-      if (in_.limits.zero_evict_tokens > 0 && !alone && !ZeroEvict(a, left[kFull])) return;
+      if (in_.limits.zero_evict_tokens > 0 && !ZeroEvict(a, left[kFull]) && !alone) return;
 
       Take(have_, a.pinned);
       const int64_t reach = Reach(a.pages, have_, in_.limits.c128_page_rows);
@@ -186,19 +206,21 @@ class Planner {
       Take(have_, taken);
       Take(all, taken);
       GiveBack(outstanding, all);
-      admitted_rows_.push_back(n);
+      admitted_rows_.push_back({in_.running.size() + static_cast<size_t>(next), n});
+      if (a.group != 0) moving.insert(a.group);
       Spend(n, a.scores);
       ++plan_.admit;
       ++running;
     }
   }
 
-  // `left`: full pages behind what prompts under way still need.
-  bool ZeroEvict(const Admission& a, int64_t left) const {
+  // `left`: full pages behind what those who run still need. Counts in those that start in this
+  // plan.
+  bool ZeroEvict(const Admission& a, int64_t left) {
     const auto to_come = [&](int64_t generated) {
       return std::max(kPageTokens, in_.limits.zero_evict_tokens - generated);
     };
-    std::vector<DecodeLoad> loads;
+    std::vector<DecodeLoad> loads = admitted_loads_;
     for (size_t i = 0; i < in_.running.size(); ++i) {
       const SchedulerSequence& s = in_.running[i];
       if (gone_[i]) continue;
@@ -206,7 +228,8 @@ class Planner {
       loads.push_back({position, to_come(s.generated), CeilDiv(position, kPageTokens)});
     }
     const int64_t prompt = Need(a.pages, a.known, in_.limits.c128_page_rows)[kFull];
-    loads.push_back({a.known, to_come(a.generated), a.pages.full + prompt});
+    admitted_loads_.push_back({a.known, to_come(a.generated), a.pages.full + prompt});
+    loads.push_back(admitted_loads_.back());
     return DecodesFit(std::move(loads), left - prompt);
   }
 
@@ -216,13 +239,10 @@ class Planner {
       plan_.rows.push_back({i, counts_[i]});
       plan_.prefill = plan_.prefill || !in_.running[i].decoding;
     }
-    for (size_t w = 0; w < admitted_rows_.size(); ++w) {
-      plan_.rows.push_back({in_.running.size() + w, admitted_rows_[w]});
-      plan_.prefill = true;
-    }
+    plan_.prefill = plan_.prefill || !admitted_rows_.empty();
+    plan_.rows.insert(plan_.rows.end(), admitted_rows_.begin(), admitted_rows_.end());
     const bool work = in_.waiting > 0 || Any(true) || Any(false);
-    plan_.stalled = work && plan_.rows.empty() && plan_.preempt.empty() && !plan_.refuse_head &&
-                    !in_.step_in_flight;
+    plan_.stalled = work && plan_.rows.empty() && plan_.preempt.empty() && !in_.step_in_flight;
     return std::move(plan_);
   }
 
@@ -234,12 +254,26 @@ class Planner {
   std::vector<int64_t> counts_;
   std::vector<PageCounts> taken_;
   std::vector<bool> gone_;
-  std::vector<int64_t> admitted_rows_;
+  std::vector<StepPlan::Rows> admitted_rows_;
+  std::vector<DecodeLoad> admitted_loads_;
   bool blocked_ = false;
   StepPlan plan_;
 };
 
 }  // namespace
+
+std::vector<int64_t> StepPlan::admitted() const {
+  std::vector<int64_t> out;
+  auto skip = passed_over.begin();
+  for (int64_t w = 0; static_cast<int64_t>(out.size()) < admit; ++w) {
+    if (skip != passed_over.end() && *skip == w) {
+      ++skip;
+    } else {
+      out.push_back(w);
+    }
+  }
+  return out;
+}
 
 StepPlan PlanStep(const SchedulerInput& input) {
   CHECK(input.limits.max_step_tokens > 0 && input.limits.max_chunk_tokens > 0);

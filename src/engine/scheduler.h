@@ -15,6 +15,11 @@
 // beside what admitted prompts still need (full footprint), so two half-computed prompts never
 // block each other.
 //
+// A waiting prompt whose next group of tokens somebody else is computing right now is passed over:
+// a few steps later it finds that group in the prefix cache. Only a group that moves on in this
+// very plan, or is in a launched step, makes others wait, so nobody waits for what does not happen;
+// and at most kMaxPassedOver are, so that a plan stays cheap.
+//
 // Source: specification of the serving runtime 3.2, 3.3, 3.7.
 
 #include <array>
@@ -43,17 +48,21 @@ struct SchedulerSequence {
   bool ready = true;  // false: must not get a row now (it ends with the step in flight, or forks)
   PageTableSizes pages;
   bool scores = false;  // the logits of all its rows are wanted
+  // Identity of the group of prefix_group_tokens that it is computing, with all tokens before it;
+  // 0 = none, or one that will not enter the prefix cache.
+  uint64_t group = 0;
+  bool in_flight = false;  // a launched step has rows of it
 };
 
 // What admitting a waiting sequence means, prefix hit included.
 struct Admission {
-  bool possible = true;   // false: it can never fit, even alone
   int64_t hit = 0;        // tokens from the prefix cache
   int64_t known = 0;      // its tokens
   int64_t generated = 0;  // of them, before it was preempted
   bool scores = false;    // as above
   PageTableSizes pages;   // after the hit
   PageCounts pinned{};    // available pages that the hit takes
+  uint64_t group = 0;     // of the tokens behind the hit, as in SchedulerSequence
 };
 
 struct SchedulerLimits {
@@ -90,14 +99,17 @@ struct StepPlan {
     int64_t count = 0;
   };
   std::vector<Rows> rows;
-  std::vector<size_t> preempt;  // of running
-  int64_t admit = 0;            // the first `admit` waiting sequences start now
-  bool refuse_head = false;     // the waiting sequence behind those can never fit
-  bool prefill = false;         // the step has rows of prompts
+  std::vector<size_t> preempt;       // of running
+  int64_t admit = 0;                 // so many waiting sequences start now, in their order,
+  std::vector<int64_t> passed_over;  // but not these, which wait for a group (ascending)
+  bool prefill = false;              // the step has rows of prompts
   bool stalled = false;  // there is work, nothing is in flight, and nothing could be scheduled
+
+  std::vector<int64_t> admitted() const;  // of waiting, ascending
 };
 
 inline constexpr int kMaxPrefillSteps = 4;
+inline constexpr size_t kMaxPassedOver = 8;
 
 StepPlan PlanStep(const SchedulerInput& input);
 

@@ -49,6 +49,7 @@ SchedulerSequence Running(Choices& choose, int64_t c128_page_rows) {
   s.generated = choose.Below(300);
   s.ready = !choose.OneIn(6);
   s.pages = Covering(s.scheduled + (choose.OneIn(5) ? 128 : 0), c128_page_rows);
+  s.group = static_cast<uint64_t>(choose.Below(3));
   return s;
 }
 
@@ -72,6 +73,7 @@ std::unique_ptr<World> Draw(Choices& choose) {
   in.full_capacity = choose.Between(10, 60);
   for (int64_t n = choose.Below(6); n > 0; --n) {
     in.running.push_back(Running(choose, l.c128_page_rows));
+    in.running.back().in_flight = in.step_in_flight && choose.OneIn(3);
     // Some pages are shared with others and do not come back.
     const PageTableSizes& p = in.running.back().pages;
     w->reclaimable.push_back({choose.Between(p.full / 2, p.full),
@@ -80,7 +82,7 @@ std::unique_ptr<World> Draw(Choices& choose) {
   }
   for (int64_t n = choose.Below(4); n > 0; --n) {
     Admission a;
-    a.possible = !choose.OneIn(10);
+    a.group = static_cast<uint64_t>(choose.Below(3));
     const int64_t groups = choose.OneIn(2) ? 0 : choose.Between(1, 2);
     a.hit = groups * 128 * l.c128_page_rows;
     a.known = a.hit + choose.Between(1, 500);
@@ -102,7 +104,8 @@ void Subtract(PageCounts& from, const PageCounts& n) {
 
 // A plan taken apart.
 struct Reading {
-  std::vector<int64_t> rows;  // of running sequences, then of admitted ones
+  std::vector<int64_t> rows;     // of running sequences, then of waiting ones
+  std::vector<size_t> admitted;  // of waiting
   std::set<size_t> gone;
   int64_t total = 0;
 };
@@ -110,8 +113,7 @@ struct Reading {
 Reading Read(const World& w, const StepPlan& plan) {
   const SchedulerInput& in = w.in;
   Reading r;
-  RC_ASSERT(plan.admit >= 0 && plan.admit <= in.waiting);
-  r.rows.assign(in.running.size() + static_cast<size_t>(plan.admit), 0);
+  r.rows.assign(in.running.size() + w.waiting.size(), 0);
   for (const StepPlan::Rows& rows : plan.rows) {
     RC_ASSERT(rows.sequence < r.rows.size());
     RC_ASSERT(r.rows[rows.sequence] == 0);
@@ -123,6 +125,17 @@ Reading Read(const World& w, const StepPlan& plan) {
     RC_ASSERT(v < in.running.size() && r.rows[v] == 0);
     RC_ASSERT(r.gone.insert(v).second);
   }
+  for (size_t a = 0; a < w.waiting.size(); ++a) {
+    if (r.rows[in.running.size() + a] > 0) r.admitted.push_back(a);
+  }
+  const std::vector<int64_t> admitted = plan.admitted();
+  RC_ASSERT(std::equal(admitted.begin(), admitted.end(), r.admitted.begin(), r.admitted.end(),
+                       [](int64_t x, size_t y) { return x == static_cast<int64_t>(y); }));
+  // Who starts and who is passed over stand together at the front.
+  std::vector<size_t> front(r.admitted);
+  front.insert(front.end(), plan.passed_over.begin(), plan.passed_over.end());
+  std::sort(front.begin(), front.end());
+  for (size_t i = 0; i < front.size(); ++i) RC_ASSERT(front[i] == i);
   return r;
 }
 
@@ -138,10 +151,8 @@ void CheckRows(const World& w, const StepPlan& plan, const Reading& r) {
     RC_ASSERT(s.ready);
     (s.decoding ? decodes : prompts) = true;
   }
-  for (int64_t a = 0; a < plan.admit; ++a) {
-    const Admission& x = w.waiting[static_cast<size_t>(a)];
-    const int64_t rows = r.rows[in.running.size() + static_cast<size_t>(a)];
-    RC_ASSERT(x.possible && rows > 0 && rows <= x.known - x.hit);
+  for (size_t a : r.admitted) {
+    RC_ASSERT(r.rows[in.running.size() + a] <= w.waiting[a].known - w.waiting[a].hit);
     prompts = true;
   }
   RC_ASSERT(plan.prefill == prompts);
@@ -159,20 +170,20 @@ void CheckPages(const World& w, const StepPlan& plan, const Reading& r) {
     if (in.step_in_flight) continue;
     for (size_t i = 0; i < left.size(); ++i) left[i] += w.reclaimable[v][i];
   }
-  PageCounts outstanding{};  // of prompts under way, behind what they get now
+  PageCounts outstanding{};  // of those who run, behind what they get now
   for (size_t i = 0; i < in.running.size(); ++i) {
     const SchedulerSequence& s = in.running[i];
     PageCounts now{};
     if (r.rows[i] > 0) now = Missing(s.pages, s.scheduled + r.rows[i], c);
     Subtract(left, now);
-    if (s.decoding || r.gone.contains(i)) continue;
+    if ((s.decoding && !s.ready) || r.gone.contains(i)) continue;
     PageCounts all = Missing(s.pages, s.known, c);
     Subtract(all, now);
     for (size_t k = 0; k < all.size(); ++k) outstanding[k] += all[k];
   }
-  for (int64_t a = 0; a < plan.admit; ++a) {
-    const Admission& x = w.waiting[static_cast<size_t>(a)];
-    const int64_t rows = r.rows[in.running.size() + static_cast<size_t>(a)];
+  for (size_t a : r.admitted) {
+    const Admission& x = w.waiting[a];
+    const int64_t rows = r.rows[in.running.size() + a];
     Subtract(left, x.pinned);
     // Full footprint: the prompt and a token, beside what others still need.
     const PageCounts all = Missing(x.pages, x.known + 1, c);
@@ -215,12 +226,29 @@ void CheckVictims(const World& w, const StepPlan& plan, const Reading& r) {
   }
 }
 
+// Passed over is who needs a group that moves, and nobody else.
+void CheckGroups(const World& w, const StepPlan& plan, const Reading& r) {
+  const SchedulerInput& in = w.in;
+  std::set<uint64_t> moving;
+  for (size_t i = 0; i < in.running.size(); ++i) {
+    const bool moves = r.rows[i] > 0 || (in.running[i].in_flight && !r.gone.contains(i));
+    if (moves && in.running[i].group > 0) moving.insert(in.running[i].group);
+  }
+  for (size_t a = 0; a < r.admitted.size() + plan.passed_over.size(); ++a) {
+    const Admission& x = w.waiting[a];
+    const bool gains = x.known > x.hit + 128 * in.limits.c128_page_rows;
+    const bool waits = gains && moving.contains(x.group);
+    RC_ASSERT(waits == (r.rows[in.running.size() + a] == 0));
+    if (!waits && x.group > 0) moving.insert(x.group);
+  }
+}
+
 // The first ready sequence gets rows, or pages are made for it, whenever it would fit alone.
 void CheckProgress(const World& w, const StepPlan& plan) {
   const SchedulerInput& in = w.in;
   const bool ready = std::any_of(in.running.begin(), in.running.end(),
                                  [](const auto& s) { return s.ready && s.known > s.scheduled; });
-  const bool nothing = plan.rows.empty() && plan.preempt.empty() && !plan.refuse_head;
+  const bool nothing = plan.rows.empty() && plan.preempt.empty();
   RC_ASSERT(plan.stalled == (nothing && !in.step_in_flight && (ready || in.waiting > 0)));
   if (in.step_in_flight) return;
   for (size_t i = 0; i < in.running.size(); ++i) {
@@ -236,7 +264,7 @@ void CheckProgress(const World& w, const StepPlan& plan) {
     if (fits) RC_ASSERT(!nothing);
     break;
   }
-  if (in.running.empty() && in.waiting > 0 && w.waiting[0].possible) {
+  if (in.running.empty() && in.waiting > 0) {
     const Admission& a = w.waiting[0];
     PageCounts left = in.available;
     Subtract(left, a.pinned);
@@ -253,7 +281,7 @@ bool Same(const StepPlan& a, const StepPlan& b) {
     return x.sequence == y.sequence && x.count == y.count;
   };
   return std::equal(a.rows.begin(), a.rows.end(), b.rows.begin(), b.rows.end(), same_rows) &&
-         a.preempt == b.preempt && a.admit == b.admit && a.refuse_head == b.refuse_head &&
+         a.preempt == b.preempt && a.admit == b.admit && a.passed_over == b.passed_over &&
          a.prefill == b.prefill && a.stalled == b.stalled;
 }
 
@@ -282,7 +310,8 @@ void CheckIndependence(const World& w, const StepPlan& plan, const Reading& r) {
 }
 
 TEST(SchedulerProperty, PlansKeepTheRules) {
-  int64_t plans = 0, preempting = 0, admitting = 0, waiting = 0, stalled = 0, exclusive = 0;
+  int64_t plans = 0, preempting = 0, admitting = 0, waiting = 0, stalled = 0, exclusive = 0,
+          passed_over = 0;
   EXPECT_TRUE(rc::check("plans keep the rules", [&] {
     Choices choose = Choices::Draw(200);
     while (!choose.done()) {
@@ -292,6 +321,7 @@ TEST(SchedulerProperty, PlansKeepTheRules) {
       CheckRows(*w, plan, r);
       CheckPages(*w, plan, r);
       CheckVictims(*w, plan, r);
+      CheckGroups(*w, plan, r);
       CheckProgress(*w, plan);
       CheckIndependence(*w, plan, r);
       ++plans;
@@ -299,6 +329,7 @@ TEST(SchedulerProperty, PlansKeepTheRules) {
       admitting += plan.admit > 0 ? 1 : 0;
       waiting += w->in.step_in_flight && plan.rows.empty() && !w->in.running.empty() ? 1 : 0;
       stalled += plan.stalled ? 1 : 0;
+      passed_over += static_cast<int64_t>(plan.passed_over.size());
       exclusive += w->in.limits.mix ? 0 : 1;
     }
   }));
@@ -308,6 +339,7 @@ TEST(SchedulerProperty, PlansKeepTheRules) {
   EXPECT_GE(waiting, 50);
   EXPECT_GE(stalled, 20);
   EXPECT_GE(exclusive, 300);
+  EXPECT_GE(passed_over, 100);
 }
 
 }  // namespace

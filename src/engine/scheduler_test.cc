@@ -7,6 +7,8 @@
 
 #include <map>
 
+#include "cache/testing.h"
+
 namespace fathom {
 namespace {
 
@@ -23,10 +25,11 @@ PageTableSizes Covering(int64_t tokens) {
 }
 
 SchedulerSequence Decode(int64_t position) {
-  return {position, position + 1, 0, true, true, Covering(position)};
+  return {
+      .scheduled = position, .known = position + 1, .decoding = true, .pages = Covering(position)};
 }
 SchedulerSequence Prompt(int64_t scheduled, int64_t known) {
-  return {scheduled, known, 0, false, true, Covering(scheduled)};
+  return {.scheduled = scheduled, .known = known, .pages = Covering(scheduled)};
 }
 Admission Fresh(int64_t known) {
   Admission a;
@@ -68,7 +71,7 @@ using Counts = std::map<size_t, int64_t>;
 TEST(Scheduler, NothingToDo) {
   const StepPlan plan = Case().Plan();
   EXPECT_TRUE(plan.rows.empty());
-  EXPECT_FALSE(plan.stalled || plan.prefill || plan.refuse_head);
+  EXPECT_FALSE(plan.stalled || plan.prefill);
 }
 
 TEST(Scheduler, MixedStepsDecodeFirstThenContinueThenStart) {
@@ -384,19 +387,74 @@ TEST(Scheduler, UsageStopsAdmissionUnlessNothingRuns) {
   EXPECT_EQ(c.Plan().admit, 0) << "what a step in flight holds comes back soon";
 }
 
-TEST(Scheduler, AHeadThatCanNeverFitIsRefused) {
+// ---- prompts that begin alike ----
+
+Admission Sharing(int64_t known, uint64_t group) {
+  Admission a = Fresh(known);
+  a.group = group;
+  return a;
+}
+
+TEST(Scheduler, WhoNeedsTheGroupThatIsComputedNowIsPassedOver) {
   Case c;
-  c.waiting = {Fresh(5), Fresh(5), Fresh(5)};
-  c.waiting[1].possible = false;
-  StepPlan plan = c.Plan();
-  EXPECT_EQ(plan.admit, 1);
-  EXPECT_TRUE(plan.refuse_head);
-  EXPECT_FALSE(plan.stalled);
-  c.waiting.erase(c.waiting.begin());
-  plan = c.Plan();
+  c.in.limits.max_chunk_tokens = 10;
+  c.in.running = {Prompt(100, 600)};
+  c.in.running[0].group = 7;
+  c.waiting = {Sharing(700, 7), Sharing(700, 8), Sharing(700, 7), Sharing(700, 0)};
+  const StepPlan plan = c.Plan();
+  EXPECT_EQ(Rows(plan), (Counts{{0, 10}, {2, 10}, {4, 10}}));
+  EXPECT_EQ(plan.admit, 2);
+  EXPECT_EQ(plan.passed_over, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(plan.admitted(), (std::vector<int64_t>{1, 3}));
+}
+
+TEST(Scheduler, PromptsOfOneStepAreComparedToo) {
+  Case c;
+  c.in.limits.max_chunk_tokens = 10;
+  c.waiting = {Sharing(700, 7), Sharing(700, 7), Sharing(700, 8), Sharing(700, 8)};
+  const StepPlan plan = c.Plan();
+  EXPECT_EQ(plan.admitted(), (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(Rows(plan), (Counts{{0, 10}, {2, 10}}));
+}
+
+TEST(Scheduler, APromptThatEndsWithTheGroupDoesNotWaitForIt) {
+  Case c;
+  c.in.limits.max_chunk_tokens = 10;
+  c.in.running = {Prompt(100, 600)};
+  c.in.running[0].group = 7;
+  c.waiting = {Sharing(512, 7)};  // a group: one of its tokens must be computed anyway
+  EXPECT_EQ(c.Plan().admit, 1);
+  c.waiting = {Sharing(513, 7)};
+  EXPECT_EQ(c.Plan().admit, 0);
+}
+
+TEST(Scheduler, NobodyWaitsForAGroupThatDoesNotMove) {
+  Case c;
+  c.in.running = {Prompt(128, 640)};  // it lacks a page
+  c.in.running[0].group = 7;
+  c.in.running[0].ready = false;
+  c.waiting = {Sharing(700, 7)};
+  EXPECT_EQ(c.Plan().admit, 1) << "it gets no row, and has none in flight";
+  c.in.running[0].in_flight = true;
+  EXPECT_EQ(c.Plan().admit, 0);
+  c.in.running[0].in_flight = false;
+  c.in.running[0].ready = true;
+  c.in.limits.max_chunk_tokens = 10;
+  EXPECT_EQ(c.Plan().admit, 0);
+}
+
+TEST(Scheduler, OnlySoManyArePassedOver) {
+  Case c;
+  c.in.limits.max_chunk_tokens = 10;
+  c.in.running = {Prompt(100, 600)};
+  c.in.running[0].group = 7;
+  c.waiting.assign(kMaxPassedOver, Sharing(700, 7));
+  c.waiting.push_back(Fresh(5));
+  EXPECT_EQ(c.Plan().admit, 1);
+  c.waiting.insert(c.waiting.begin(), Sharing(700, 7));
+  const StepPlan plan = c.Plan();
   EXPECT_EQ(plan.admit, 0);
-  EXPECT_TRUE(plan.refuse_head);
-  EXPECT_FALSE(plan.stalled);
+  EXPECT_EQ(plan.passed_over.size(), kMaxPassedOver);
 }
 
 TEST(Scheduler, StalledMeansWorkAndNothingInFlight) {
@@ -451,16 +509,21 @@ bool Simulated(const std::vector<DecodeLoad>& loads, int64_t available) {
   return true;
 }
 
-RC_GTEST_PROP(SchedulerProperty, DecodesFitIsTheSimulation, ()) {
-  const auto loads =
-      *rc::gen::resize(8, rc::gen::container<std::vector<DecodeLoad>>(rc::gen::build<DecodeLoad>(
-                              rc::gen::set(&DecodeLoad::position, rc::gen::inRange(0, 600)),
-                              rc::gen::set(&DecodeLoad::tokens, rc::gen::inRange(0, 400)),
-                              rc::gen::set(&DecodeLoad::pages, rc::gen::inRange(0, 6)))));
-  const int64_t available = *rc::gen::inRange<int64_t>(0, 14);
-  const bool expected = Simulated(loads, available);
-  RC_CLASSIFY(expected);
-  RC_ASSERT(DecodesFit(loads, available) == expected);
+TEST(SchedulerProperty, DecodesFitIsTheSimulation) {
+  int64_t fit = 0, short_of = 0;
+  EXPECT_TRUE(rc::check([&] {
+    Choices choose = Choices::Draw(10);
+    while (!choose.done()) {
+      std::vector<DecodeLoad> loads(static_cast<size_t>(choose.Below(7)));
+      for (DecodeLoad& l : loads) l = {choose.Below(600), choose.Below(400), choose.Below(6)};
+      const int64_t available = choose.Below(14);
+      const bool expected = Simulated(loads, available);
+      RC_ASSERT(DecodesFit(loads, available) == expected);
+      ++(expected ? fit : short_of);
+    }
+  }));
+  EXPECT_GE(fit, 300);
+  EXPECT_GE(short_of, 300);
 }
 
 }  // namespace

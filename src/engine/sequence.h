@@ -49,6 +49,8 @@ struct Sequence {
   // preempted or moved to a cached prefix meanwhile, and changes nothing.
   uint64_t epoch = 0;
   int chunks = 0;  // of its prompt, since the last look into the prefix cache
+  // Of every complete group of `tokens`: a hash of it and of all that comes before.
+  std::vector<uint64_t> group_hashes;
 
   SequencePages pages;
   std::shared_ptr<SamplingState> sampling;
