@@ -167,6 +167,10 @@ std::vector<Backend> AllBackends() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     backends.push_back({"avx2", "auto"});
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      backends.push_back({"avx512", "auto"});
+    }
   }
 #endif
   return backends;

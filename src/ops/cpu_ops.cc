@@ -29,9 +29,12 @@ std::vector<std::string_view> Available() {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
   if (avx512) names.emplace_back("avx512");
-  if (avx512 && __builtin_cpu_supports("avx512vnni")) names.emplace_back("avx512_vnni");
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) names.emplace_back("avx512_bf16");
-  if (avx512 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
+  const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  if (vnni) names.emplace_back("avx512_vnni");
+  const bool bf16 =
+      vnni && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+  if (bf16) names.emplace_back("avx512_bf16");
+  if (bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
       __builtin_cpu_supports("amx-bf16")) {
     names.emplace_back("amx");
   }
@@ -54,12 +57,14 @@ Result<std::unique_ptr<Ops>> MakeCpuOps(std::string_view isa, ThreadPool& pool) 
   }
 #if defined(__x86_64__)
   const std::string_view wanted = best ? have.back() : isa;
-  if (wanted.starts_with("avx512") || wanted == "amx") {
-    if (!best && wanted != "avx512") {
-      spdlog::info("FATHOM_ISA={}: no kernels of its own yet, running those of avx512", isa);
+  if (wanted == "avx512_bf16" || wanted == "amx") {
+    if (!best && wanted == "amx") {
+      spdlog::info("FATHOM_ISA=amx: no kernels of its own yet, running those of avx512_bf16");
     }
-    return std::make_unique<SimdOps>(Avx512Kernels(), pool);
+    return std::make_unique<SimdOps>(Avx512Bf16Kernels(), pool);
   }
+  if (wanted == "avx512_vnni") return std::make_unique<SimdOps>(Avx512VnniKernels(), pool);
+  if (wanted == "avx512") return std::make_unique<SimdOps>(Avx512Kernels(), pool);
   if (wanted == "avx2") return std::make_unique<SimdOps>(Avx2Kernels(), pool);
 #endif
   return MakeReferenceOps();

@@ -4,14 +4,12 @@
 //
 // Rules for every operation and backend
 //   - It computes in float and rounds once, when it stores, to the element type of the view it
-//   writes.
-//     Inputs may be kF32 or kBf16 unless said otherwise; integers are int32.
+//     writes. Inputs may be kF32 or kBf16 unless said otherwise; integers are int32.
 //   - A row of the output depends only on the row's own inputs, bit for bit: not on how many rows
-//   the call
-//     has, where the row stands among them, or how many threads there are. Reductions have one
-//     fixed order.
-//   - Nothing allocates on the device in steady state, nothing throws; shapes are CHECKed (they are
-//   ours).
+//     the call has, where the row stands among them, or how many threads there are. Reductions
+//     have one fixed order.
+//   - Nothing allocates on the device in steady state, nothing throws; shapes are CHECKed (they
+//     are ours).
 //   - Calls are ordered; one thread at a time calls (the engine's).
 // `reference` is the definition: plain loops. Every other backend is compared with it, at a
 // tolerance computed from the types (ops_conformance_test.cc).
@@ -73,12 +71,12 @@ struct IndexSlice {
 class Ops {
  public:
   virtual ~Ops() = default;
-  virtual std::string_view name() const = 0;  // "reference", "avx2", "avx512"
+  virtual std::string_view name() const = 0;  // "reference", "avx2", ...
 
-  // ---- projections
-  // ------------------------------------------------------------------------------------- y[t,n] =
-  // sum_k x[t,k] w[n,k], accumulated in float over the dequantised weight. Rows of x and y may be
-  // strided. (V4 3.0: "dequantising both operands and accumulating in fp32 differs only by
+  // ---- projections ----
+
+  // y[t,n] = sum_k x[t,k] w[n,k], accumulated in float over the dequantised weight. Rows of x and y
+  // may be strided. (V4 3.0: "dequantising both operands and accumulating in fp32 differs only by
   // summation order".)
   virtual void Linear(View y, View x, const Weight& w) = 0;
 
@@ -87,8 +85,9 @@ class Ops {
   virtual void GroupedLinear(View y, View x, std::span<const Weight> w,
                              std::span<const int32_t> offsets) = 0;
 
-  // ---- integer projections (V3.2 2.4; the formats of tensor/weight.h that IsInteger names)
-  // ---------------- Sums are exact in int32 (w.cols < 2^17; only adding quant_bias may wrap), so
+  // ---- integer projections (V3.2 2.4; the formats of tensor/weight.h that IsInteger names) ----
+
+  // Sums are exact in int32 (w.cols < 2^17; only adding quant_bias may wrap), so
   // neither batch nor threads nor the order of a kernel can change a bit.
   //
   // q[t,k] (kI8) = clamp(rne(x[t,k] / scale + offset), -128, 127): one float division and one float
@@ -110,8 +109,9 @@ class Ops {
   // y[t,:] = table[ids[t],:]; the format of the table is kF32 or kBf16.
   virtual void Embed(View y, std::span<const int32_t> ids, const Weight& table) = 0;
 
-  // ---- norms, rotary embedding
-  // ------------------------------------------------------------------------- y = w * (x *
+  // ---- norms, rotary embedding ----
+
+  // y = w * (x *
   // rsqrt(mean(x^2) + eps)) over the last dimension; an empty w stands for ones. y may be x.
   virtual void RmsNorm(View y, View x, const Weight& w, float eps) = 0;
 
@@ -119,8 +119,9 @@ class Ops {
   // cos[t,i], sin[t,i] (kF32 [t, r/2]): (a, b) -> (a c - b s, a s + b c); inverse: s negated.
   virtual void Rope(View x, View cos, View sin, bool inverse) = 0;
 
-  // ---- simulated quantisation (V4 3.0: ActQuant8 / Sim8, Sim4, Hadamard)
-  // ------------------------------- y = e4m3 rounding of each group of `group` entries of the last
+  // ---- simulated quantisation (V4 3.0: ActQuant8 / Sim8, Sim4, Hadamard) ----
+
+  // y = e4m3 rounding of each group of `group` entries of the last
   // dimension (the last may be shorter) with scale Fp8Scale(amax), written back as values; y may be
   // x. Columns() selects a part of a row.
   virtual void SimulateFp8(View y, View x, int group) = 0;
@@ -133,8 +134,9 @@ class Ops {
   // y = factor x; y may be x.
   virtual void Scale(View y, View x, float factor) = 0;
 
-  // ---- hyper-connections (V4 3.2)
-  // ---------------------------------------------------------------------- mix[t,n] (kF32) = (z
+  // ---- hyper-connections (V4 3.2) ----
+
+  // mix[t,n] (kF32) = (z
   // fn^T)[t,n] * rsqrt(mean(z^2) + eps), z = x[t, m*d] flattened; fn kF32 [n, m*d].
   virtual void HcMix(View mix, View x, const Weight& fn, float eps) = 0;
   // pre[t,m], post[t,m], comb[t,m,m] (kF32) from mix[t, (2+m)m], scale[3], base[(2+m)m]; Sinkhorn.
@@ -148,8 +150,9 @@ class Ops {
   // y[t,k,d] = post[t,k] o[t,d] + sum_j comb[t,j,k] x[t,j,d]; y must not be x.
   virtual void HcExpand(View y, View o, View x, View post, View comb) = 0;
 
-  // ---- compressor (V4 3.4)
-  // ----------------------------------------------------------------------------- raw[t, 0:w] =
+  // ---- compressor (V4 3.4) ----
+
+  // raw[t, 0:w] =
   // kv[t,:], raw[t, w:2w] = score[t,:] + ape[ape_rows[t],:]; all kF32.
   virtual void CompressorRows(View raw, View kv, View score, const Weight& ape,
                               std::span<const int32_t> ape_rows) = 0;
@@ -164,8 +167,9 @@ class Ops {
   virtual void ScatterRows(View pool, std::span<const int32_t> rows, View x,
                            std::span<const int32_t> source) = 0;
 
-  // ---- lightning indexer (V4 3.5)
-  // ---------------------------------------------------------------------- For token t with
+  // ---- lightning indexer (V4 3.5) ----
+
+  // For token t with
   // visible[t] entries: score_s = sum_h relu(q[t,h,:] . key_s) weight[t,h] in float; the min(topk,
   // visible[t]) entries with the largest score, ties to the lower index, in ascending order of
   // index, as pool rows into selected[offsets[t] .. offsets[t+1]). Not more than topk visible: all
@@ -174,16 +178,18 @@ class Ops {
                            View weight, View keys, std::span<const IndexSlice> slices,
                            std::span<const int32_t> visible, int topk) = 0;
 
-  // ---- attention (V4 3.6)
-  // ------------------------------------------------------------------------------ o[t,h,:] = sum_j
+  // ---- attention (V4 3.6) ----
+
+  // o[t,h,:] = sum_j
   // p_j key_j / (sum_j p_j + exp(sink_h - mx)), p_j = exp(s_j - mx), s_j = scale q . key_j, mx =
   // max_j s_j; keys of a before those of b, in list order. In bf16 (o is kBf16) p_j is rounded to
   // bf16 where it multiplies the key, not in the sum of the denominator. sink kF32 [h].
   virtual void SparseAttention(View o, View q, const KeySource& a, const KeySource& b,
                                const Weight& sink, float scale) = 0;
 
-  // ---- mixture of experts (V4 3.8)
-  // --------------------------------------------------------------------- score[t,e] (kF32) =
+  // ---- mixture of experts (V4 3.8) ----
+
+  // score[t,e] (kF32) =
   // sqrt(softplus(x Wg^T)), in float throughout.
   virtual void GateScores(View score, View x, const Weight& gate) = 0;
   // The a experts with the largest score + bias (ties to the lower id), in ascending order of id,
@@ -207,8 +213,9 @@ class Ops {
 std::unique_ptr<Ops> MakeReferenceOps();
 
 // The backend named by `isa`: "best" or "" (the best this machine has), "reference", "avx2",
-// "avx512", "avx512_vnni", "avx512_bf16", "amx". An unknown name or one that the machine lacks is
-// an error that lists what it has. `pool` must outlive the backend.
+// "avx512", "avx512_vnni", "avx512_bf16", "amx" (which runs avx512_bf16's kernels). An unknown name
+// or one that the machine lacks is an error that lists what it has. `pool` must outlive the
+// backend.
 Result<std::unique_ptr<Ops>> MakeCpuOps(std::string_view isa, ThreadPool& pool);
 
 }  // namespace fathom

@@ -70,6 +70,7 @@ std::vector<Case> AllCases();
 
 // The backends under test: every name of FATHOM_ISA; those that the machine lacks are skipped by
 // name.
-inline const char* const kBackends[] = {"reference", "avx2", "avx512"};
+inline const char* const kBackends[] = {"reference", "avx2", "avx512", "avx512_vnni",
+                                        "avx512_bf16"};
 
 }  // namespace fathom::testing

@@ -107,15 +107,18 @@ TEST(MakeCpuOpsTest, NamesAreCheckedAgainstTheMachine) {
   EXPECT_EQ((*MakeCpuOps("reference", pool))->name(), "reference");
   const std::string best((*MakeCpuOps("", pool))->name());
   EXPECT_EQ((*MakeCpuOps("best", pool))->name(), best);
+  std::string last = "reference";
   for (const char* name : {"avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx"}) {
     const auto ops = MakeCpuOps(name, pool);
     if (ops) {
-      EXPECT_EQ((*ops)->name(), name == std::string_view("avx2") ? "avx2" : "avx512");
+      last = (*ops)->name();
+      EXPECT_EQ((*ops)->name(), name == std::string_view("amx") ? "avx512_bf16" : name);
     } else {
       EXPECT_NE(ops.error().message.find(std::string("lacks ") + name), std::string::npos);
       EXPECT_NE(best, name);
     }
   }
+  EXPECT_EQ(best, last);  // the list is in the order of preference
 }
 
 }  // namespace

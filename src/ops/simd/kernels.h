@@ -28,7 +28,7 @@ enum class KernelFormat : int { kF32, kBf16, kFp8, kFp4 };
 
 // Blocks of weight rows that are decoded together, and how many floats of scratch that takes.
 inline constexpr int64_t kLinearBlock = 16;
-constexpr int64_t LinearScratch(int64_t k) { return kLinearBlock * ((k + 15) / 16 * 16); }
+constexpr int64_t LinearScratch(int64_t k) { return kLinearBlock * ((k + 31) / 32 * 32); }
 
 // y[0..m)[n_begin..n_end) = x[0..m) . w rows; w as Weight stores it.
 struct LinearArgs {
@@ -214,5 +214,7 @@ struct Kernels {
 
 const Kernels& Avx2Kernels();
 const Kernels& Avx512Kernels();
+const Kernels& Avx512VnniKernels();
+const Kernels& Avx512Bf16Kernels();
 
 }  // namespace fathom

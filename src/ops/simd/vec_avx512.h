@@ -1,6 +1,7 @@
 #pragma once
 // AVX-512 (F, BW, DQ, VL) under the names that the shared kernel code uses. Included by
-// kernels_avx512.cc only. All functions are static: see kernels.h.
+// kernels_avx512.cc and kernels_avx512_<more>.cc, which name their namespace first and add
+// instructions by their flags. All functions are static: see kernels.h.
 
 // GCC 12's header gives masked forms an undefined register on purpose and is then warned about by
 // GCC 12.
@@ -13,9 +14,11 @@
 
 #include <cstdint>
 
+#ifndef FATHOM_SIMD
 #define FATHOM_SIMD avx512
+#endif
 
-namespace fathom::avx512 {
+namespace fathom::FATHOM_SIMD {
 
 using Vec = __m512;
 using IntVec = __m512i;
@@ -186,7 +189,11 @@ static inline ShortVec LoadHighNibbles(const int8_t* p) {
 }
 static inline IntVec ZeroInts() { return _mm512_setzero_si512(); }
 static inline IntVec MulAddPairs(IntVec sum, ShortVec a, ShortVec b) {
+#ifdef __AVX512VNNI__
+  return _mm512_dpwssd_epi32(sum, a, b);
+#else
   return _mm512_add_epi32(sum, _mm512_madd_epi16(a, b));
+#endif
 }
 // Sums of the lanes of a, b, c, d.
 static inline __m256i Halves(IntVec v) {
@@ -209,4 +216,4 @@ static inline void StoreCodes(int8_t* p, Vec a, int64_t n) {
   }
 }
 
-}  // namespace fathom::avx512
+}  // namespace fathom::FATHOM_SIMD
