@@ -90,12 +90,16 @@ template <int M, int count, typename K>
   }
 }
 
-template <int M, typename X, typename K>
+template <int M, typename K>
 void AttentionOf(const AttentionArgs& a) {
-  const int64_t stride = AttentionScratch(a.n) / kHeadTile;
+  const int64_t stride = AttentionScratch(a.n, 0) / kHeadTile;
   float* p = a.scratch;
-  X q[M];
-  SetRows(q, a.q, a.q_stride, 0);
+  F32Row q[M];
+  for (int i = 0; i < M; ++i) {  // widened once for all keys
+    float* row = p + kHeadTile * stride + i * ((a.d + 15) / 16 * 16);
+    Copy({row, false}, {RowAt(a.q, a.q_stride, i), a.q_bf16}, a.d);
+    q[i].p = row;
+  }
   for (int64_t j = 0; j < a.n; j += 4) {
     K keys[4];
     for (int64_t i = 0; i < 4; ++i) {
@@ -120,11 +124,7 @@ void AttentionOf(const AttentionArgs& a) {
 
 template <int M>
 void AttentionWith(const AttentionArgs& a) {
-  if (a.q_bf16) {
-    a.key_bf16 ? AttentionOf<M, Bf16Row, Bf16Row>(a) : AttentionOf<M, Bf16Row, F32Row>(a);
-  } else {
-    a.key_bf16 ? AttentionOf<M, F32Row, Bf16Row>(a) : AttentionOf<M, F32Row, F32Row>(a);
-  }
+  a.key_bf16 ? AttentionOf<M, Bf16Row>(a) : AttentionOf<M, F32Row>(a);
 }
 
 void Attention(const AttentionArgs& a) {

@@ -144,9 +144,12 @@ struct AttentionArgs {
   int64_t n;
   const float* sink;
   float scale;
-  float* scratch;  // AttentionScratch(n)
+  float* scratch;  // AttentionScratch(n, d)
 };
-constexpr int64_t AttentionScratch(int64_t n) { return kHeadTile * ((n + 15) / 16 * 16); }
+// The scores of the heads, and their queries as floats.
+constexpr int64_t AttentionScratch(int64_t n, int64_t d) {
+  return kHeadTile * ((n + 15) / 16 * 16 + (d + 15) / 16 * 16);
+}
 
 // Indexer scores of one token over `count` consecutive keys.
 struct ScoreArgs {

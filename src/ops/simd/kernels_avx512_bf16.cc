@@ -16,6 +16,8 @@
 #include "ops/simd/integer_kernel.h"
 #include "ops/simd/linear_bf16_kernel.h"
 #include "ops/simd/quantize_kernel.h"
+// This builds on both.
+#include "ops/simd/score_bf16_kernel.h"
 // Last the table of all of them.
 #include "ops/simd/kernel_list.h"
 
@@ -25,6 +27,7 @@ namespace {
 constexpr Kernels MakeBf16Kernels() {
   Kernels k = avx512_bf16::MakeKernels("avx512_bf16");
   k.linear = avx512_bf16::LinearBf16;
+  k.score = avx512_bf16::ScoreBf16;
   return k;
 }
 

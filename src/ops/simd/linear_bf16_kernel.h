@@ -19,8 +19,8 @@
 namespace fathom::FATHOM_SIMD {
 namespace {
 
-constexpr int64_t kStep = 64;        // entries of k: two vectors of bfloat16
-constexpr int64_t kPairDirect = 8;   // rows of x for which FP8 and FP4 weights are not decoded first
+constexpr int64_t kStep = 64;       // entries of k: two vectors of bfloat16
+constexpr int64_t kPairDirect = 8;  // rows of x for which FP8 and FP4 weights are not decoded first
 
 struct Two {
   __m512i first;
@@ -64,7 +64,7 @@ struct Fp4Tables {
 };
 constexpr Fp4Tables MakeFp4Tables() {
   Fp4Tables tables{};
-  const unsigned magnitudes[8] = {0,      0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
+  const unsigned magnitudes[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
   for (int scale = 0; scale < 256; ++scale) {
     for (unsigned i = 0; i < 32; ++i) {
       const unsigned sign = (i & 8U) << 12U;
@@ -88,9 +88,7 @@ inline __mmask32 First32(int64_t n) {
 // Readers of one row: At(k) gives 64 entries as bfloat16, At(k, n) n of them and zeros.
 struct Bf16Pairs {
   const uint16_t* p;
-  Two At(int64_t k) const {
-    return {_mm512_loadu_si512(p + k), _mm512_loadu_si512(p + k + 32)};
-  }
+  Two At(int64_t k) const { return {_mm512_loadu_si512(p + k), _mm512_loadu_si512(p + k + 32)}; }
   Two At(int64_t k, int64_t n) const {
     return {_mm512_maskz_loadu_epi16(First32(n), p + k),
             _mm512_maskz_loadu_epi16(First32(n - 32), p + k + 32)};
@@ -104,8 +102,8 @@ struct Fp8Pairs {
     const uint8_t* table = kFp8Tables.bytes[scale[k / 128]];
     // Eight codes each for the lower and the upper half of every 128 bits.
     codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
-    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(table), codes,
-                                                 _mm512_load_si512(table + 64));
+    const __m512i low =
+        _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
     __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(table + 128), codes,
                                             _mm512_load_si512(table + 192));
     // high | (codes & 0x80)
@@ -200,17 +198,20 @@ inline Vec Sum16(const Vec (&s)[16]) {
     const Vec& a = half[2 * i];
     const Vec& b = half[2 * i + 1];
     const Vec swapped = _mm512_mask_blend_ps(0x0f0f, a, b);
-    quarter[i] = Add(_mm512_mask_blend_ps(0xf0f0, a, b), _mm512_shuffle_f32x4(swapped, swapped, 0xb1));
+    quarter[i] =
+        Add(_mm512_mask_blend_ps(0xf0f0, a, b), _mm512_shuffle_f32x4(swapped, swapped, 0xb1));
   }
   Vec pair[2];  // of the first four vectors, then of the second, in every 128 bits
 #pragma GCC unroll 2
   for (int i = 0; i < 2; ++i) {
     const __m512d a = _mm512_castps_pd(quarter[2 * i]);
     const __m512d b = _mm512_castps_pd(quarter[2 * i + 1]);
-    pair[i] = Add(_mm512_castpd_ps(_mm512_mask_blend_pd(0xaa, a, b)), _mm512_castpd_ps(_mm512_shuffle_pd(a, b, 0x55)));
+    pair[i] = Add(_mm512_castpd_ps(_mm512_mask_blend_pd(0xaa, a, b)),
+                  _mm512_castpd_ps(_mm512_shuffle_pd(a, b, 0x55)));
   }
   const Vec swapped = _mm512_mask_blend_ps(0x5555, pair[0], pair[1]);
-  const Vec one = Add(_mm512_mask_blend_ps(0xaaaa, pair[0], pair[1]), _mm512_permute_ps(swapped, 0xb1));
+  const Vec one =
+      Add(_mm512_mask_blend_ps(0xaaaa, pair[0], pair[1]), _mm512_permute_ps(swapped, 0xb1));
   // 128 bits hold vectors v, v+8, v+4, v+12 for v = 0, 2, 1, 3.
   const IntVec order = _mm512_setr_epi32(0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15);
   return _mm512_permutexvar_ps(order, one);

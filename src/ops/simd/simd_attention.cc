@@ -166,7 +166,7 @@ void SimdOps::SparseAttention(View o, View q, const KeySource& a, const KeySourc
         args.n = static_cast<int64_t>(worker.keys.size());
         args.sink = reinterpret_cast<const float*>(sink.data) + first;
         args.scale = scale;
-        args.scratch = worker.floats.Take(AttentionScratch(args.n));
+        args.scratch = worker.floats.Take(AttentionScratch(args.n, args.d));
         kernels_.attention(args);
       });
 }
