@@ -228,7 +228,8 @@ Status CheckSpeculation() {
   }
   if (is("DSpark")) TRY_STATUS(CheckDsparkConfig());
   spdlog::warn(
-      "--num_speculative_tokens={} has no effect yet: decoding is plain, with the same text",
+      "--num_speculative_tokens={} only sizes the compressors' rings yet: decoding is plain, with "
+      "the same text",
       FLAGS_num_speculative_tokens);
   return {};
 }

@@ -50,6 +50,7 @@ EngineConfig EngineSettings() {
   config.enable_starve_prevent = FLAGS_enable_starve_prevent;
   config.chunked_match_frequency = FLAGS_chunked_match_frequency;
   config.request_timeout_s = FLAGS_request_timeout_s;
+  config.num_speculative_tokens = FLAGS_num_speculative_tokens;
   config.step_watchdog_s = FLAGS_step_watchdog_s;
   config.random_seed = FLAGS_random_seed;
   return config;

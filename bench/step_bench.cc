@@ -35,7 +35,7 @@ struct Bench {
     budget.max_sequence_tokens = 8192;
     budget.max_step_tokens = 1024;
     budget.window = model->window();
-    const auto specs = model->Caches(4);
+    const auto specs = model->Caches(4, 1);
     auto geometry = PlanGeometry(specs, budget);
     CHECK(geometry, "{}", geometry.error().message);
     auto manager = CacheManager::Create(specs, *geometry);

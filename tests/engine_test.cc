@@ -152,6 +152,38 @@ EngineConfig Smallest(EngineConfig c) {
   }
 }
 
+// Rings for verification hold more rows, and change nothing; beyond a page of them there is no
+// ring.
+TEST(StateRings, AreSizedFromTheDraftsAskedFor) {
+  std::vector<Request> requests;
+  for (uint32_t i = 0; i < 4; ++i) requests.push_back(GreedyRequest(TestIds(100 + 61 * i, i), 150));
+  const auto expected = Plain(requests);
+  EngineConfig c = BundledConfig();
+  c.prefix_group_tokens = 128;
+  const auto bytes = [&](Engine& engine, PageSpace space) {
+    return engine.stats().spaces[static_cast<size_t>(space)].page_bytes;
+  };
+  const auto plain = MustCreateEngine(c);
+  c.num_speculative_tokens = 5;
+  const auto engine = MustCreateEngine(c);
+  EXPECT_EQ(bytes(*engine, PageSpace::kSlot), 2 * bytes(*plain, PageSpace::kSlot));
+  EXPECT_GT(bytes(*engine, PageSpace::kWindow), bytes(*plain, PageSpace::kWindow));
+  for (int round = 0; round < 2; ++round) {  // the second over the prefix cache
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    for (const Request& r : requests) sinks.push_back(Start(*engine, r));
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      sinks[i]->Wait();
+      ExpectSame(expected[i], sinks[i]->choices()[0], fmt::format("request {}", i));
+    }
+  }
+  c.num_speculative_tokens = 122;
+  const auto refused = Engine::Create(c, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "verify width 123 exceeds compressor ring capacity 122: c4_state keeps 128 rows, 8 of "
+            "them history; lower --num_speculative_tokens to 121");
+}
+
 // Requests preempt each other, and nothing is lost or changed.
 TEST_P(EngineModes, PreemptedIsAsNeverPreempted) {
   std::vector<Request> requests;

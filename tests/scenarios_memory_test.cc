@@ -99,7 +99,7 @@ TEST(Scenarios, B64CapacityIsTheAnalyticOne) {
   const Precision bf16;
   std::vector<CacheSpec> of_flash{SparseMla::WindowCache(flash, 43, bf16)};
   const auto add = [&](int ratio, Compressor::Use use, int64_t layers) {
-    for (CacheSpec& spec : Compressor::Caches(flash, ratio, use, layers, bf16, 4)) {
+    for (CacheSpec& spec : Compressor::Caches(flash, ratio, use, layers, bf16, 4, 1)) {
       of_flash.push_back(std::move(spec));
     }
   };

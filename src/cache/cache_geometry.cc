@@ -40,6 +40,15 @@ std::string_view Name(PageSpace space) {
 }  // namespace
 
 Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const CacheBudget& b) {
+  for (const CacheSpec& s : specs) {
+    if (s.ring_history == 0 || b.verify_width <= s.widest_verify()) continue;
+    return Invalid(
+        "verify width {} exceeds compressor ring capacity {}: {} keeps {} rows, {} of them "
+        "history; "
+        "lower --num_speculative_tokens to {}",
+        b.verify_width, s.widest_verify(), s.name, s.rows_per_page, s.ring_history,
+        std::max<int64_t>(0, s.widest_verify() - 1));
+  }
   const auto page_bytes = PageBytes(specs);
   const auto bytes_of = [&](PageSpace s) { return page_bytes[static_cast<size_t>(s)]; };
 

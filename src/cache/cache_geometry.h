@@ -39,6 +39,7 @@ struct CacheBudget {
   int64_t max_sequence_tokens = 0;
   int64_t max_step_tokens = 0;
   int64_t steps_in_flight = 1;  // 2 with schedule overlap
+  int64_t verify_width = 1;     // most rows of a call of which only some may be kept
   int64_t window = 128;         // sliding window of the model, in tokens
   int64_t c128_page_rows = 4;
   bool prefix_cache = false;
@@ -47,7 +48,7 @@ struct CacheBudget {
 };
 
 // Never more than `bytes`, padding pages and dummy rows included. An error that carries the numbers
-// when one sequence of max_sequence_tokens does not fit.
+// when one sequence of max_sequence_tokens does not fit, or a ring can't carry verify_width rows.
 Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const CacheBudget& budget);
 
 // The table that is logged at start: every family with its pages, rows and bytes, and the bytes

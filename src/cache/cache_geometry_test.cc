@@ -110,6 +110,33 @@ TEST(CacheGeometry, MoreRowsThanRowIdsIsRefused) {
   EXPECT_NE(g.error().message.find("more cache rows than row ids"), std::string::npos);
 }
 
+// Verify width <= ring - history + 2.
+TEST(CacheGeometry, AVerifyWidthBeyondARingIsRefusedWithNumbers) {
+  std::vector<CacheSpec> specs = TagFamilies();
+  specs[2].ring_history = 8;    // of 8 rows
+  specs[4].ring_history = 128;  // of 128 rows
+  CacheBudget b = FlashBudget(int64_t{1} << 30);
+  for (int64_t width : {1, 2}) {
+    b.verify_width = width;
+    EXPECT_TRUE(PlanGeometry(specs, b)) << width;
+  }
+  b.verify_width = 3;
+  const auto refused = PlanGeometry(specs, b);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused.error().message,
+            "verify width 3 exceeds compressor ring capacity 2: c4_state keeps 8 rows, 8 of them "
+            "history; lower --num_speculative_tokens to 1");
+  specs[2].rows_per_page = 16;  // now the other one is too small
+  EXPECT_NE(PlanGeometry(specs, b).error().message.find("c128_state keeps 128 rows"),
+            std::string::npos);
+  specs[4].rows_per_page = 256;
+  b.verify_width = 10;
+  EXPECT_TRUE(PlanGeometry(specs, b));
+  b.verify_width = 11;
+  EXPECT_FALSE(PlanGeometry(specs, b));
+}
+
 std::vector<CacheSpec> DrawSpecs(int64_t c128_page_rows) {
   const auto layers = [] { return *rc::gen::inRange<int64_t>(1, 5); };
   const auto width = [] { return 2 * *rc::gen::inRange<int64_t>(1, 40); };

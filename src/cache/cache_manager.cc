@@ -277,6 +277,7 @@ void CacheManager::Adopt(SequencePages& s, const PrefixTree::Match& match, int64
 
 void CacheManager::Readopt(SequencePages& s, const PrefixTree::Match& match) {
   CHECK(tree_ && s.slot > 0 && match.node);
+  tree_->CheckValid(match);
   SequencePages own;
   std::swap(own, s);
   s.slot = own.slot;
@@ -380,6 +381,7 @@ PageCounts CacheManager::Reclaimable(const SequencePages& s) const {
 }
 
 PageCounts CacheManager::Pinned(const PrefixTree::Match& match) const {
+  if (tree_) tree_->CheckValid(match);
   PageCounts n{};
   const auto count = [&](PageSpace space, std::span<const int32_t> pages) {
     for (int32_t page : pages) n[Index(space)] += pool(space).evictable(page) ? 1 : 0;

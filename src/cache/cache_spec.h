@@ -37,9 +37,14 @@ struct CacheSpec {
   // Compressor state [kv | score]: one more row, the dummy, with kv 0 and score -inf, that stands
   // for positions before the first. It is never written.
   bool has_dummy_row = false;
+  // Of a ring: rows of history that a later call may need. The row of position p takes the place of
+  // p - rows_per_page, so a call of which only some rows may be kept can have at most
+  // rows_per_page - ring_history + 2. 0 = no ring.
+  int64_t ring_history = 0;
 
   int64_t row_bytes() const { return width * SizeOf(type); }
   int64_t page_bytes() const { return layers * rows_per_page * row_bytes(); }
+  int64_t widest_verify() const { return rows_per_page - ring_history + 2; }
   int64_t dummy_bytes() const { return has_dummy_row ? layers * row_bytes() : 0; }
 };
 

@@ -66,7 +66,7 @@ PrefixTree::~PrefixTree() {
 
 PrefixTree::Match PrefixTree::Find(std::span<const int32_t> tokens) const {
   const auto group = static_cast<size_t>(group_tokens_);
-  if (tokens.size() < group + 1) return {0, nullptr, PrefixMiss::kTooShort};
+  if (tokens.size() < group + 1) return {0, nullptr, PrefixMiss::kTooShort, version_};
   Match best;
   const Node* node = &root_;
   for (size_t at = 0; at + group < tokens.size(); at += group) {
@@ -77,15 +77,16 @@ PrefixTree::Match PrefixTree::Find(std::span<const int32_t> tokens) const {
       break;
     }
     node = child->second.get();
-    if (node->checkpoint()) best = {node->end, child->second.get(), PrefixMiss::kNone};
+    if (node->checkpoint()) best = {node->end, child->second.get(), PrefixMiss::kNone, version_};
   }
   if (best.node) return best;
-  if (node != &root_) return {0, nullptr, PrefixMiss::kWindowMissing};
+  if (node != &root_) return {0, nullptr, PrefixMiss::kWindowMissing, version_};
   const bool evicted = evicted_roots_.contains(hash_(tokens.first(group)));
-  return {0, nullptr, evicted ? PrefixMiss::kEvicted : PrefixMiss::kNoCheckpoint};
+  return {0, nullptr, evicted ? PrefixMiss::kEvicted : PrefixMiss::kNoCheckpoint, version_};
 }
 
 void PrefixTree::Use(const Match& match, int64_t query_tokens) {
+  CheckValid(match);
   ++stats_.queries;
   stats_.query_tokens += query_tokens;
   stats_.hit_tokens += match.tokens;
@@ -116,6 +117,7 @@ PrefixTree::Node* PrefixTree::Insert(Node* parent, const Group& group) {
     Unlink(node);
     node.last_used = ++clock_;
     if (!node.checkpoint() && !group.window.empty()) {
+      ++version_;
       node.window.assign(group.window.begin(), group.window.end());
       for (int32_t page : node.window) pools_.window->RetainCached(page);
       ++stats_.checkpoints;
@@ -125,6 +127,7 @@ PrefixTree::Node* PrefixTree::Insert(Node* parent, const Group& group) {
   }
   CHECK(static_cast<int64_t>(group.full.size()) == group_tokens_ / kPageTokens && group.c128 > 0);
   CHECK(!pools_.c128->cached(group.c128), "C128 page {} is in the tree already", group.c128);
+  ++version_;
   auto made = std::make_unique<Node>();
   Node& node = *made;
   node.parent = parent;
@@ -163,6 +166,7 @@ void PrefixTree::Unlink(Node& node) {
 }
 
 void PrefixTree::DropWindow(Node& node) {
+  ++version_;
   for (int32_t page : node.window) pools_.window->ReleaseCached(page);
   node.window.clear();
   --stats_.checkpoints;
@@ -172,6 +176,7 @@ bool PrefixTree::EvictLeaf() {
   for (const auto& [used, leaf] : leaves_) {
     Node& node = *leaf;
     if (InUse(node)) continue;
+    ++version_;
     Unlink(node);
     if (node.checkpoint()) DropWindow(node);
     for (int32_t page : node.full) pools_.full->ReleaseCached(page);

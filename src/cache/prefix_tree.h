@@ -32,6 +32,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "cache/page_pool.h"
 
@@ -67,6 +68,7 @@ class PrefixTree {
     int64_t tokens = 0;    // a multiple of G, at most the length - 1
     Node* node = nullptr;  // null for no hit
     PrefixMiss miss = PrefixMiss::kNone;
+    uint64_t version = 0;  // of the tree
   };
   struct Stats {
     int64_t nodes = 0;
@@ -91,7 +93,7 @@ class PrefixTree {
   PrefixTree& operator=(const PrefixTree&) = delete;
 
   // The deepest checkpoint on the path of `tokens` that leaves one token to compute. Changes
-  // nothing. A match is valid until the tree changes.
+  // nothing. A match is valid until the tree changes: CHECK.
   Match Find(std::span<const int32_t> tokens) const;
   // A query of so many tokens took the path of a match: it is the most recently used, and counts in
   // the statistics.
@@ -116,6 +118,11 @@ class PrefixTree {
   bool EvictWindow(int64_t pages);
   void Clear();  // all that nobody uses
 
+  // A match of another version may name nodes that are gone, or windows that were given back.
+  void CheckValid(const Match& match) const {
+    CHECK(match.version == version_, "a match of version {} is used at version {}", match.version,
+          version_);
+  }
   int64_t group_tokens() const { return group_tokens_; }
   const Stats& stats() const { return stats_; }
   // Nodes from the root down, for audits.
@@ -141,6 +148,7 @@ class PrefixTree {
   Hash hash_;
   Node root_;
   uint64_t clock_ = 0;
+  uint64_t version_ = 0;  // of what a match could be: changes with every node and window
   std::set<std::pair<uint64_t, Node*>> leaves_;  // by last use
   std::set<WindowKey> windows_;                  // nodes with a window, in the order of tombstoning
   std::unordered_set<uint64_t> evicted_roots_;   // first groups that were evicted, to name the miss

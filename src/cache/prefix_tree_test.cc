@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -353,6 +354,36 @@ RC_GTEST_PROP(PrefixTree, EveryTraceEqualsTheModelAtTheDefaultGroup, ()) {
 // private.
 RC_GTEST_PROP(PrefixTree, HashCollisionsNeverGiveAWrongHit, ()) {
   RunTrace(Choices::Draw(12), 128, 1, EvenOrOdd);
+}
+
+// A match may name nodes and windows that are gone once the tree has changed.
+TEST(PrefixTreeDeathTest, AMatchOfAnOlderTreeIsRefused) {
+  const auto cache = MakeCache(SmallGeometry(16, 16, 16, 4, true, 1));
+  std::vector<int32_t> tokens(300);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  SequencePages s;
+  ASSERT_TRUE(cache->Open(s) && cache->Extend(s, 256));
+  cache->Publish(s, tokens, 128);
+  const PrefixTree::Match old = cache->Match(tokens);
+  const PrefixTree::Match miss = cache->Match(std::span(tokens).subspan(1));
+  EXPECT_EQ(old.tokens, 128);
+  EXPECT_EQ(cache->Pinned(old)[static_cast<size_t>(PageSpace::kFull)], 0);
+  cache->Publish(s, tokens, 255);  // nothing new
+  EXPECT_EQ(cache->Pinned(old)[static_cast<size_t>(PageSpace::kFull)], 0);
+  cache->Publish(s, tokens, 256);  // a node more
+  SequencePages other;
+  ASSERT_TRUE(cache->Open(other));
+  EXPECT_DEATH(cache->Pinned(old), "a match of version");
+  EXPECT_DEATH(cache->Adopt(other, old, 300), "a match of version");
+  EXPECT_DEATH(cache->Adopt(other, miss, 299), "a match of version");
+  const PrefixTree::Match now = cache->Match(tokens);
+  cache->Adopt(other, now, 300);  // uses it, which changes no match
+  cache->Pinned(now);
+  cache->Close(s);
+  cache->Close(other);
+  cache->ClearPrefixCache();  // evicts
+  ASSERT_TRUE(cache->Open(other));
+  EXPECT_DEATH(cache->Adopt(other, now, 300), "a match of version");
 }
 
 RC_GTEST_PROP(PrefixTree, AnInsertedPathIsReachable, ()) {

@@ -39,7 +39,8 @@ struct EngineConfig {
   int chunked_match_frequency = 2;  // chunks of a prompt between two looks into the prefix cache
   double request_timeout_s = 0;     // 0 = none
   double step_watchdog_s = 120;
-  int64_t random_seed = -1;  // seeds of requests that give none; -1 = random
+  int num_speculative_tokens = 0;  // drafts that a step may verify: what state rings are sized for
+  int64_t random_seed = -1;        // seeds of requests that give none; -1 = random
 };
 
 }  // namespace fathom

@@ -98,14 +98,16 @@ Status Runner::PlanCaches(const EngineConfig& config) {
   budget.max_sequences = config.max_seqs_per_batch;
   budget.max_sequence_tokens = max_model_len_;
   budget.max_step_tokens = max_step_tokens_;
+  budget.verify_width = 1 + config.num_speculative_tokens;
   budget.window = model_->window();
   budget.prefix_cache = config.enable_prefix_cache;
   budget.steps_in_flight = config.enable_schedule_overlap ? 2 : 1;
   budget.c128_page_rows = config.prefix_group_tokens / kPageTokens;
-  const std::vector<CacheSpec> specs = model_->Caches(budget.c128_page_rows);
+  const std::vector<CacheSpec> specs = model_->Caches(budget.c128_page_rows, budget.verify_width);
 
   Result<CacheGeometry> geometry = PlanGeometry(specs, budget);
-  if (!geometry && !asked) {  // nobody asked for the model's whole context: serve what fits
+  if (!geometry && geometry.error().code == ErrorCode::kResourceExhausted &&
+      !asked) {  // nobody asked for the model's whole context: serve what fits
     budget.max_sequence_tokens = kPageTokens;
     TRY(CacheGeometry smaller, PlanGeometry(specs, budget));
     budget.max_sequence_tokens = max_model_len_;

@@ -6,9 +6,7 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kC4Ring = 8;      // rows a window page keeps: the previous and the current group
-constexpr int64_t kC128Ring = 128;  // rows a slot keeps
-constexpr int kKvGroup = 64;        // Sim8 group of cached keys
+constexpr int kKvGroup = 64;  // Sim8 group of cached keys
 
 int64_t EntryDim(const ModelConfig& c, Compressor::Use use) {
   return use == Compressor::Use::kIndexer ? c.index_head_dim : c.head_dim;
@@ -48,7 +46,7 @@ Result<Compressor> Compressor::Load(WeightLoader& loader, const std::string& pre
 
 std::vector<CacheSpec> Compressor::Caches(const ModelConfig& config, int ratio, Use use,
                                           int64_t layers, const Precision& precision,
-                                          int64_t c128_page_rows) {
+                                          int64_t c128_page_rows, int64_t verify_width) {
   const bool c4 = ratio == kC4Ratio;
   CacheSpec entries;
   entries.name = EntryFamily(ratio, use);
@@ -62,7 +60,8 @@ std::vector<CacheSpec> Compressor::Caches(const ModelConfig& config, int ratio, 
   state.name = StateFamily(ratio, use);
   state.space = c4 ? PageSpace::kWindow : PageSpace::kSlot;
   state.layers = layers;
-  state.rows_per_page = c4 ? kC4Ring : kC128Ring;
+  state.rows_per_page = RingFor(ratio, verify_width);
+  state.ring_history = HistoryRows(ratio);
   state.width = 2 * RawWidth(config, ratio, use);
   state.type = DType::kF32;
   state.has_dummy_row = true;

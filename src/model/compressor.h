@@ -29,10 +29,11 @@ class Compressor {
   static Result<Compressor> Load(WeightLoader& loader, const std::string& prefix,
                                  const ModelConfig& config, int ratio, Use use, int64_t ordinal);
 
-  // The two families of all compressors of a kind: `layers` of them.
+  // The two families of all compressors of a kind: `layers` of them, with rings for calls of up to
+  // `verify_width` rows of which only some may be kept.
   static std::vector<CacheSpec> Caches(const ModelConfig& config, int ratio, Use use,
                                        int64_t layers, const Precision& precision,
-                                       int64_t c128_page_rows);
+                                       int64_t c128_page_rows, int64_t verify_width);
 
   // Reads history, writes the entries that this call closes, keeps the raw rows. x [t, hidden].
   void Forward(const Step& s, const CompressorPlan& plan, View x) const;

@@ -72,13 +72,13 @@ Result<std::unique_ptr<Model>> DeepseekV4::Load(WeightLoader& loader, ModelConfi
   return m;
 }
 
-std::vector<CacheSpec> DeepseekV4::Caches(int64_t c128_page_rows) const {
+std::vector<CacheSpec> DeepseekV4::Caches(int64_t c128_page_rows, int64_t verify_width) const {
   std::vector<CacheSpec> specs{
       SparseMla::WindowCache(config_, config_.num_hidden_layers, precision_)};
   const auto add = [&](int ratio, Compressor::Use use, int64_t layers) {
     if (layers == 0) return;
-    for (CacheSpec& spec :
-         Compressor::Caches(config_, ratio, use, layers, precision_, c128_page_rows)) {
+    for (CacheSpec& spec : Compressor::Caches(config_, ratio, use, layers, precision_,
+                                              c128_page_rows, verify_width)) {
       specs.push_back(std::move(spec));
     }
   };

@@ -47,7 +47,7 @@ class DeepseekV4 final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const Precision& precision() const override { return precision_; }
-  std::vector<CacheSpec> Caches(int64_t c128_page_rows) const override;
+  std::vector<CacheSpec> Caches(int64_t c128_page_rows, int64_t verify_width) const override;
   int64_t window() const override;
   View Forward(const Step& s) const override;
 

@@ -24,8 +24,8 @@ class Model {
   virtual const Precision& precision() const = 0;
 
   // The cache families that the components of this model declare. c128_page_rows: entries a C128
-  // page.
-  virtual std::vector<CacheSpec> Caches(int64_t c128_page_rows) const = 0;
+  // page; verify_width: most rows of a call of which only some may be kept, 1 without speculation.
+  virtual std::vector<CacheSpec> Caches(int64_t c128_page_rows, int64_t verify_width) const = 0;
 
   // Tokens that a cache row can be read after: the sliding window, and the compressors' history.
   virtual int64_t window() const = 0;

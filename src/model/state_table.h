@@ -30,6 +30,14 @@ constexpr int64_t HistoryRows(int ratio) { return ratio == kC4Ratio ? 2 * kC4Rat
 // the place of p - ring, and the oldest row that a later call may need is start - history + 2.
 constexpr int64_t WidestVerify(int ratio, int64_t ring) { return ring - HistoryRows(ratio) + 2; }
 
+// The least ring that carries `verify_width` rows: a multiple of 8 (ratio 4; at most the rows of a
+// window page) or 128.
+constexpr int64_t RingFor(int ratio, int64_t verify_width) {
+  const int64_t unit = HistoryRows(ratio);
+  const int64_t ring = (verify_width - 2 + 2 * unit - 1) / unit * unit;
+  return ratio == kC4Ratio && ring > kPageTokens ? kPageTokens : ring;
+}
+
 struct StateTable {
   int ratio = 0;
   int64_t history = 0;

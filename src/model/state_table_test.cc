@@ -57,6 +57,26 @@ TEST(StateTable, AReleasedPageIsTheDummy) {
   for (int64_t c = 4; c < 9; ++c) EXPECT_EQ(t.at(0, c), 7 * 8 + c - 4);
 }
 
+// The least ring that the rule allows, up to the rows of a window page.
+TEST(StateTable, RingsAreSizedFromTheVerifyWidth) {
+  for (int ratio : {kC4Ratio, kC128Ratio}) {
+    for (int64_t width = 1; width <= 300; ++width) {
+      const int64_t ring = RingFor(ratio, width);
+      const int64_t unit = HistoryRows(ratio);
+      EXPECT_EQ(ring % unit, 0);
+      if (ratio == kC4Ratio && width > 122) {
+        EXPECT_EQ(ring, 128);
+        EXPECT_LT(WidestVerify(ratio, ring), width);
+      } else {
+        EXPECT_GE(WidestVerify(ratio, ring), width);
+        EXPECT_TRUE(ring == unit || WidestVerify(ratio, ring - unit) < width) << width;
+      }
+    }
+  }
+  EXPECT_EQ(RingFor(kC4Ratio, 6), 16);
+  EXPECT_EQ(RingFor(kC128Ratio, 6), 256);
+}
+
 // V4 section 9: ring 8, page 5, offset 6 of it (window slot 646) -> 46.
 TEST(StateTable, C4RingRowOfAWindowSlot) {
   const SequencePages pages = Pages(1, {9, 5});

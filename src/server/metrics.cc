@@ -81,6 +81,7 @@ constexpr Label kNoLabel{nullptr, {""}};
 constexpr Label kFamily{"family", {"full", "swa", "c128", "state"}};
 // As PrefixMiss counts; the first, "not missed", is not exported.
 constexpr Label kReason{"reason", {"", "too_short", "no_checkpoint", "swa_missing", "evicted"}};
+constexpr Label kRank{"dp_rank", {"0"}};
 constexpr Label kKind{"kind", {"prefill", "decode"}};
 
 struct Row {
@@ -157,7 +158,7 @@ constexpr std::array<Row, kCount> kMetrics{{
      &kFamily},
     {kCacheSize, "total_kv_cache_size_in_kilobytes", Type::kGauge, "memory of all caches"},
     {kActiveCacheSize, "active_kv_cache_size_in_kilobytes", Type::kGauge,
-     "memory of the pages in use"},
+     "memory of the pages that requests hold, without what only the prefix cache does", &kRank},
     {kPrefixHitTokens, "prefix_cache_hit_tokens_total", Type::kCounter,
      "prompt tokens taken from the prefix cache"},
     {kPrefixQueryTokens, "prefix_cache_query_tokens_total", Type::kCounter,
@@ -317,7 +318,7 @@ std::string Metrics::Text(const EngineStats& stats, int64_t concurrent_requests)
     r.Set(kPrefixBlocks, pages.cached_only, space);
     r.Set(kQuarantined, pages.quarantined, space);
     total_bytes += pages.capacity * pages.page_bytes;
-    active_bytes += pages.used * pages.page_bytes;
+    active_bytes += (pages.used - pages.cached_only) * pages.page_bytes;
   }
   r.Set(kCacheSize, total_bytes / 1024);
   r.Set(kActiveCacheSize, active_bytes / 1024);

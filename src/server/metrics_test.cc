@@ -46,7 +46,7 @@ TEST(MetricsTest, CachesByFamilyAndMissesByReason) {
   EXPECT_TRUE(Has(text, "num_used_blocks{family=\"swa\"} 4"));
   EXPECT_TRUE(Has(text, "quarantined_pages{family=\"swa\"} 2"));
   EXPECT_TRUE(Has(text, "total_kv_cache_size_in_kilobytes 20"));
-  EXPECT_TRUE(Has(text, "active_kv_cache_size_in_kilobytes 8"));
+  EXPECT_TRUE(Has(text, "active_kv_cache_size_in_kilobytes{dp_rank=\"0\"} 6"));
   EXPECT_TRUE(Has(text, "prefix_cache_hit_zero_reason_total{reason=\"too_short\"} 3"));
   EXPECT_TRUE(Has(text, "prefix_cache_hit_tokens_total 512"));
   EXPECT_TRUE(Has(text, "step_seconds_count{kind=\"prefill\"} 1"));

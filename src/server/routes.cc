@@ -350,7 +350,7 @@ Result<int64_t> Routes::MaxTokens(int64_t prompt_tokens, std::optional<int64_t> 
   return std::min(rest, asked.value_or(rest));
 }
 
-Request Routes::MakeRequest(const GenerationFields& fields, const Call& call) {
+Result<Request> Routes::MakeRequest(const GenerationFields& fields, const Call& call) {
   Request request;
   request.id = call.id;
   request.sampling = fields.sampling;
@@ -366,9 +366,15 @@ Request Routes::MakeRequest(const GenerationFields& fields, const Call& call) {
     double seconds = 0;
     const char* end = header->data() + header->size();
     const auto [stop, error] = std::from_chars(header->data(), end, seconds);
-    if (error == std::errc() && stop == end && seconds > 0 && std::isfinite(seconds)) {
-      request.timeout_s = seconds;
+    if (error != std::errc() || stop != end || !std::isfinite(seconds)) {
+      return Invalid("header x-request-timeout must be a number of seconds, such as 30 or 2.5");
     }
+    if (seconds <= 0) {
+      return Fail(ErrorCode::kDeadlineExceeded,
+                  "the request's time was over when it came: header x-request-timeout is {}",
+                  seconds);
+    }
+    request.timeout_s = seconds;
   }
   return request;
 }
@@ -420,7 +426,7 @@ Status Routes::StartChat(Call& call) {
 
   // Stop strings cut the answer only, never the reasoning, so the reply looks for them, not the
   // engine.
-  Request request = MakeRequest(chat.fields, call);
+  TRY(Request request, MakeRequest(chat.fields, call));
   TRY(request.max_tokens, MaxTokens(prompt_tokens, chat.fields.max_tokens, "messages"));
   request.min_tokens = std::min(request.min_tokens, request.max_tokens);
   request.prompt = std::move(ids);
@@ -467,7 +473,7 @@ Status Routes::StartCompletion(Call& call) {
     const bool score = completion.echo && completion.fields.sampling.logprobs;
     const bool generate = *completion.fields.max_tokens > 0;
     if (!generate && !score) break;  // echo alone needs no engine
-    Request request = MakeRequest(completion.fields, call);
+    TRY(Request request, MakeRequest(completion.fields, call));
     TRY(request.max_tokens,
         MaxTokens(static_cast<int64_t>(prompt.ids.size()), completion.fields.max_tokens, "prompt"));
     request.min_tokens = std::min(request.min_tokens, request.max_tokens);

@@ -71,7 +71,7 @@ class Routes final : public HttpHandler {
   Status CheckModel(const std::string& model) const;
   Result<int64_t> MaxTokens(int64_t prompt_tokens, std::optional<int64_t> asked,
                             std::string_view param) const;
-  Request MakeRequest(const GenerationFields& fields, const Call& call);
+  Result<Request> MakeRequest(const GenerationFields& fields, const Call& call);
   bool Authorized(const HttpRequest& request) const;
   std::string NewId();
   uint64_t NewRandom();

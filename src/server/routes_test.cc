@@ -254,6 +254,38 @@ TEST_F(RoutesTest, SeedsAndPriorities) {
   EXPECT_EQ(Post(kChatPath, Chat(R"("priority":2147483648)"))->response().status, 400);
 }
 
+TEST_F(RoutesTest, TimeoutsOfTheHeader) {
+  Serve("x");
+  const auto post = [&](const char* path, const char* body, const char* seconds) {
+    return Send({.method = "POST",
+                 .path = path,
+                 .query = {},
+                 .headers = {{"x-request-timeout", seconds}},
+                 .body = body});
+  };
+  const std::string chat = Chat("");
+  const char* completion = R"({"prompt":"hello"})";
+  for (const auto& [path, body] :
+       {std::pair{kChatPath, chat.c_str()},
+        std::pair<const char*, const char*>{"/v1/completions", completion}}) {
+    for (const char* bad : {"", "soon", "3s", "1,5", "nan", "inf", "1e999", " 3"}) {
+      const auto exchange = post(path, body, bad);
+      EXPECT_EQ(exchange->response().status, 400) << path << " '" << bad << "'";
+      EXPECT_NE(exchange->body()["error"]["message"].get<std::string>().find("x-request-timeout"),
+                std::string::npos);
+    }
+    // A deadline in the past: at once, and nothing reaches the engine.
+    for (const char* past : {"0", "-0.5", "-3"}) {
+      const auto exchange = post(path, body, past);
+      EXPECT_EQ(exchange->response().status, 504) << path << " " << past;
+      EXPECT_EQ(exchange->body()["error"]["type"], "timeout_error");
+    }
+    EXPECT_TRUE(engine_->seen().empty());
+  }
+  EXPECT_EQ(post(kChatPath, chat.c_str(), "2.5")->response().status, 200);
+  EXPECT_EQ(engine_->seen().at(0).timeout_s, 2.5);
+}
+
 TEST_F(RoutesTest, Completions) {
   Serve(" world");
   Json body = Post("/v1/completions", R"({"prompt":["hello","good"],"n":2,"echo":true})")->body();

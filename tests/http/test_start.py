@@ -37,6 +37,9 @@ def run(*arguments, **options):
     (["serve", f"--model={MODEL}", "--block_size=64"], "ERROR: DeepSeek-V4 requires --block_size=128"),
     (["serve", f"--model={MODEL}", "--num_speculative_tokens=3"],
      "ERROR: --num_speculative_tokens > 0 requires --draft_model"),
+    (["serve", f"--model={MODEL}", "--port=0", "--speculative_algorithm=Suffix", "--num_speculative_tokens=200"],
+     "ERROR: verify width 201 exceeds compressor ring capacity 122: c4_state keeps 128 rows, 8 of them history; "
+     "lower --num_speculative_tokens to 121"),
     (["serve", f"--model={MODEL}", "--host=203.0.113.1"], "ERROR: --host=203.0.113.1"),
     (["nonsense"], "ERROR: unknown command 'nonsense'"),
     (["serve", "extra", f"--model={MODEL}"], "ERROR: unexpected argument 'extra'"),

@@ -91,7 +91,10 @@ PrefixTree::Match HandDriver::Match(const Text& t) const {
       on_path = on_path && std::equal(n->tokens.begin(), n->tokens.end(),
                                       t.tokens.begin() + n->end - kPageTokens);
     }
-    if (on_path) match = {node.end, const_cast<PrefixTree::Node*>(&node), PrefixMiss::kNone};
+    if (!on_path) return;
+    match.tokens = node.end;
+    match.node = const_cast<PrefixTree::Node*>(&node);
+    match.miss = PrefixMiss::kNone;
   });
   return match;
 }

@@ -46,7 +46,7 @@ TEST_F(Shadow, EveryReadMeetsItsOwnRow) {
     std::fputs((sum.Text() + "\n").c_str(), stderr);
     return;
   }
-  const int64_t traces = FromEnvironment("FATHOM_SHADOW_TRACES", 40);
+  const int64_t traces = FromEnvironment("FATHOM_SHADOW_TRACES", 120);
   for (int64_t i = 0; i < traces; ++i) {
     if (!RunTrace(static_cast<uint64_t>(i), sum)) return;
   }
