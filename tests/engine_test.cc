@@ -184,6 +184,24 @@ TEST(StateRings, AreSizedFromTheDraftsAskedFor) {
             "them history; lower --num_speculative_tokens to 121");
 }
 
+// A step of 3,000 rows takes longer than a millisecond: unhealthy until it ends, and with the
+// watchdog off never.
+TEST(Watchdog, AStepThatTakesTooLongIsUnhealthy) {
+  for (const double limit : {0.001, 0.0}) {
+    EngineConfig c = BundledConfig();
+    c.step_watchdog_s = limit;
+    auto engine = MustCreateEngine(c);
+    EXPECT_TRUE(engine->healthy());
+    auto sink = Start(*engine, GreedyRequest(TestIds(3000, 5), 1));
+    bool stalled = false;
+    while (engine->stats().generated_tokens == 0) stalled = stalled || !engine->healthy();
+    EXPECT_EQ(stalled, limit > 0);
+    sink->Wait();
+    engine->Drain(10);
+    EXPECT_TRUE(engine->healthy()) << "an idle engine does not stall";
+  }
+}
+
 // Requests preempt each other, and nothing is lost or changed.
 TEST_P(EngineModes, PreemptedIsAsNeverPreempted) {
   std::vector<Request> requests;
