@@ -32,8 +32,8 @@ void ScoreBf16(const ScoreArgs& a) {
         const int64_t at = head + i < a.heads ? head + i : a.heads - 1;
         q[i].p = static_cast<const uint16_t*>(RowAt(a.q, a.q_stride, at));
       }
-      const Vec dots = KeyDots(q, j, a.count, a.d,
-                               [&](int64_t at) { return RowAt(a.keys, a.key_stride, at); });
+      const Vec dots =
+          KeyDots(q, j, a.count, a.d, [&](int64_t at) { return RowAt(a.keys, a.key_stride, at); });
       alignas(64) float part[16];
       alignas(64) float w[16];
       Store(part, Max(dots, Set(0.0F)));
