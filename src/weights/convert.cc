@@ -136,7 +136,8 @@ std::string DescriptionText(const std::vector<Jobs>& shards, const ConvertOption
   for (const Jobs& jobs : shards) {
     for (const ConvertJob& job : jobs) {
       for (const TensorDeclaration& t : job.outputs) {
-        description[t.name] = SchemeName(job.storage);
+        // Appended: operator[] would search all names before it, and each comes once.
+        description.get_ref<OrderedJson::object_t&>().emplace_back(t.name, SchemeName(job.storage));
       }
     }
   }
