@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <optional>
+#include <memory>
 
 #include "base/file.h"
 #include "commands.h"
@@ -12,28 +12,12 @@
 #include "flags.h"
 #include "model_files.h"
 #include "weights/convert.h"
+#include "weights/output_directory.h"
 
 namespace fathom {
 namespace {
 
 constexpr int64_t kCalibrationWindow = 2048;
-
-// Removes a directory at the end, whatever happens.
-class ScratchDirectory {
- public:
-  explicit ScratchDirectory(std::string path) : path_(std::move(path)) { Remove(); }
-  ~ScratchDirectory() { Remove(); }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  void Remove() const {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path_;
-};
 
 void ShowProgress(const LoadProgress& progress) {
   constexpr int kBarWidth = 40;
@@ -51,19 +35,21 @@ Result<InputRanges> Calibrate(bool rotate) {
   TRY(const std::vector<EvalSequence> read,
       ReadEvalText(text, FLAGS_calibration, *tokenizer, kCalibrationWindow));
   std::vector<std::vector<int32_t>> sequences;
+  sequences.reserve(read.size());
   for (const EvalSequence& sequence : read) sequences.push_back(sequence.ids);
 
   EngineConfig config;
   config.model_dir = FLAGS_input;
   config.max_model_len = kCalibrationWindow;
-  std::optional<ScratchDirectory> rotated;
+  std::unique_ptr<ScratchDirectory> scratch;
   if (rotate) {
-    rotated.emplace(FLAGS_output + ".calibration");
+    TRY(scratch, ScratchDirectory::Create(FLAGS_output + ".calibration"));
+    const std::string model = scratch->path() + "/model";
     ConvertOptions options;
     options.format = ModelFormat::kF32;
     options.rotate = true;
-    TRY_STATUS(ConvertCheckpoint(FLAGS_input, rotated->path(), options));
-    config.model_dir = rotated->path();
+    TRY_STATUS(ConvertCheckpoint(FLAGS_input, model, options));
+    config.model_dir = model;
   }
   TRY(const auto runner, Runner::Create(config));
   return CalibrateInputs(*runner, sequences);
@@ -83,6 +69,7 @@ Status RunQuantize() {
   if (!std::filesystem::is_directory(FLAGS_input, error)) {
     return Invalid("model path does not exist: {}", FLAGS_input);
   }
+  TRY_STATUS(CheckOutputDirectory(FLAGS_output));
   if (!FLAGS_calibration.empty()) {
     if (!IsModelSlim(options.format)) {
       return Invalid("--calibration is for --format=w8a8 and w4a8; {} has no activation scales",

@@ -228,7 +228,7 @@ bool EngineThread::TakeEvents() {
     core_.set_observer(observer_);
   }
   const double now = Now();
-  for (auto& r : submitted) core_.Add(std::move(r), now);
+  for (const auto& r : submitted) core_.Add(r, now);
   for (RequestHandle handle : aborted) core_.Cancel(handle, why);
   return true;
 }

@@ -7,6 +7,7 @@
 
 #include "weights/model_config.h"
 #include "weights/official_format.h"
+#include "weights/output_directory.h"
 #include "weights/testing.h"
 
 namespace fathom {
@@ -258,6 +259,7 @@ TEST(Convert, LeftoversOfAKilledRunDoNotLoadAndAreReplaced) {
   TinyModel().Write(dir / "in");
   fs::create_directory(dir / "out.part");
   testing::WriteText(dir / "out.part/model-00001-of-00007.safetensors", "half");
+  testing::WriteText(dir / std::string("out.part/") + kScratchMarker, "");
   EXPECT_FALSE(LoadModelConfig(dir / "out.part"));
   Convert(dir / "in", dir / "out");
   EXPECT_FALSE(fs::exists(dir / "out/model-00001-of-00007.safetensors"));
