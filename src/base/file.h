@@ -29,6 +29,9 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
 
+  // Takes what was read out of memory; it is read again when it is touched.
+  void DropPages() const;
+
  private:
   MappedFile(std::string path, const std::byte* data, size_t size)
       : path_(std::move(path)), data_(data), size_(size) {}

@@ -111,6 +111,10 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
   return std::shared_ptr<const Checkpoint>(std::move(checkpoint));
 }
 
+void Checkpoint::DropPages() const {
+  for (const SafetensorsFile& file : files_) file.DropPages();
+}
+
 const Tensor* Checkpoint::Find(std::string_view name) const {
   const auto it = by_name_.find(name);
   return it == by_name_.end() ? nullptr : it->second;

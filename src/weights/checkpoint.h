@@ -31,6 +31,8 @@ class Checkpoint {
   const std::vector<const Tensor*>& tensors() const { return tensors_; }  // sorted by name
   const std::string& dir() const { return dir_; }
   size_t file_count() const { return files_.size(); }
+  // Takes what was read of the files out of memory; it is read again when it is touched.
+  void DropPages() const;
 
   // nullptr unless the directory has a quant_model_description.json.
   const QuantDescription* description() const { return description_ ? &*description_ : nullptr; }

@@ -1,8 +1,5 @@
 #include "weights/convert.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <span>
@@ -43,13 +40,27 @@ std::vector<Jobs> Shards(Jobs jobs, int64_t max_bytes) {
   return shards;
 }
 
-// Lets the pages of a mapped tensor go, so that memory in use doesn't grow with the model.
-void DropPages(std::span<const std::byte> bytes) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const size_t into_page = reinterpret_cast<uintptr_t>(bytes.data()) % page;
-  auto* begin = const_cast<std::byte*>(bytes.data()) - into_page;
-  madvise(begin, bytes.size() + into_page, MADV_DONTNEED);
-}
+// Lets what was read of the input go, so that memory in use doesn't grow with the model. All of it
+// at once: reading a tensor also maps up to 64 KiB around it, which may be tensors that were read
+// before.
+class PageDropper {
+ public:
+  explicit PageDropper(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  void Add(size_t bytes) {
+    ++tensors_;
+    bytes_ += bytes;
+    if (tensors_ < kTensors && bytes_ < kBytes) return;
+    checkpoint_.DropPages();
+    tensors_ = bytes_ = 0;
+  }
+
+ private:
+  static constexpr size_t kTensors = 32;
+  static constexpr size_t kBytes = size_t{4} << 20;
+  const Checkpoint& checkpoint_;
+  size_t tensors_ = 0;
+  size_t bytes_ = 0;
+};
 
 // Inside a shard tensors lie by falling element size, so that all are aligned.
 Status WriteShard(WeightLoader& loader, const Jobs& jobs, const Rotation& rotation,
@@ -79,10 +90,11 @@ Status WriteShard(WeightLoader& loader, const Jobs& jobs, const Rotation& rotati
     declarations.push_back(declaration(part));
   }
   TRY(SafetensorsWriter out, SafetensorsWriter::Create(path, declarations));
+  PageDropper pages(loader.checkpoint());
   for (size_t j = 0; j < jobs.size(); ++j) {
     TRY_STATUS(RunConvertJob(loader, jobs[j], rotation, out, places[j]));
     loader.FreeConverted();
-    DropPages(jobs[j].source->bytes);
+    pages.Add(jobs[j].source->bytes.size());
   }
   return out.Finish();
 }

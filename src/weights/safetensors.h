@@ -49,6 +49,7 @@ class SafetensorsFile {
 
   const std::string& path() const { return *path_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }  // in the order of their data
+  void DropPages() const { map_.DropPages(); }
 
  private:
   SafetensorsFile(std::unique_ptr<std::string> path, MappedFile map, std::vector<Tensor> tensors)
