@@ -27,7 +27,8 @@ std::vector<CacheSpec> ShadowFamilies(int64_t c128_page_rows) {
                     .indexer_cache = DType::kF32};
   std::vector<CacheSpec> specs{SparseMla::WindowCache(c, 1, p)};
   const auto add = [&](int ratio, Compressor::Use use) {
-    for (CacheSpec& s : Compressor::Caches(c, ratio, use, 1, p, c128_page_rows, 1)) specs.push_back(s);
+    for (CacheSpec& s : Compressor::Caches(c, ratio, use, 1, p, c128_page_rows, 1))
+      specs.push_back(s);
   };
   add(kC4Ratio, Compressor::Use::kAttention);
   add(kC4Ratio, Compressor::Use::kIndexer);
