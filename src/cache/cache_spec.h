@@ -27,6 +27,10 @@ inline constexpr int64_t kPageTokens = 128;  // positions of a full or a window 
 // A position needs the C4 state rows of this many, itself included: two groups of 4.
 inline constexpr int64_t kStateTokens = 8;
 
+// Most rows of a call of which only some may be kept, on a ring whose row of position p takes the
+// place of p - ring: the oldest row that a later call may need is start - history + 2.
+constexpr int64_t WidestOnRing(int64_t ring, int64_t history) { return ring - history + 2; }
+
 struct CacheSpec {
   std::string name;
   PageSpace space = PageSpace::kFull;
@@ -37,14 +41,12 @@ struct CacheSpec {
   // Compressor state [kv | score]: one more row, the dummy, with kv 0 and score -inf, that stands
   // for positions before the first. It is never written.
   bool has_dummy_row = false;
-  // Of a ring: rows of history that a later call may need. The row of position p takes the place of
-  // p - rows_per_page, so a call of which only some rows may be kept can have at most
-  // rows_per_page - ring_history + 2. 0 = no ring.
+  // Of a ring: rows of history that a later call may need. 0 = no ring.
   int64_t ring_history = 0;
 
   int64_t row_bytes() const { return width * SizeOf(type); }
   int64_t page_bytes() const { return layers * rows_per_page * row_bytes(); }
-  int64_t widest_verify() const { return rows_per_page - ring_history + 2; }
+  int64_t widest_verify() const { return WidestOnRing(rows_per_page, ring_history); }
   int64_t dummy_bytes() const { return has_dummy_row ? layers * row_bytes() : 0; }
 };
 

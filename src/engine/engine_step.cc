@@ -45,7 +45,9 @@ void EngineCore::Step(double now) {
   EndOverdue(now);
   const StepPlan plan = Plan(now);
   std::vector<SequencePtr> order = running_;
-  order.insert(order.end(), waiting_.begin(), waiting_.end());
+  // Those that start, and those that were passed over among them.
+  const auto asked = plan.admit + static_cast<int64_t>(plan.passed_over.size());
+  order.insert(order.end(), waiting_.begin(), waiting_.begin() + asked);
   CarryOut(plan);
   StepTiming timing;
   timing.plan_seconds = Seconds() - start;
@@ -282,18 +284,19 @@ void EngineCore::Launch(const StepPlan& plan, const std::vector<SequencePtr>& or
   step.id = job.id = next_step_++;
   step.prefill = plan.prefill;
   step.planned_s = planned;
+  std::vector<bool> has_rows(order.size());
   for (const StepPlan::Rows& rows : plan.rows) {
+    has_rows[rows.sequence] = true;
     const SequencePtr& s = order[rows.sequence];
     job.parts.push_back(MakePart(s, rows.count));
     step.parts.push_back({s, s->epoch, rows.count});
   }
-  const bool decodes_wait =
-      std::any_of(running_.begin(), running_.end(), [&](const SequencePtr& s) {
-        const bool has_rows = std::any_of(step.parts.begin(), step.parts.end(),
-                                          [&](const LaunchedPart& p) { return p.sequence == s; });
-        return s->decoding() && Ready(*s) && !has_rows;
-      });
-  prefill_steps_ = plan.prefill && decodes_wait ? prefill_steps_ + 1 : 0;
+  bool decodes_wait = false;
+  for (size_t i = 0; plan.prefill && i < order.size() && !decodes_wait; ++i) {
+    const Sequence& s = *order[i];
+    decodes_wait = s.running() && s.decoding() && Ready(s) && !has_rows[i];
+  }
+  prefill_steps_ = decodes_wait ? prefill_steps_ + 1 : 0;
   step.rows = job.rows();
   cache_.BeginStep(step.id);
   launched_.push_back(std::move(step));

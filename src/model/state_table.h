@@ -28,7 +28,9 @@ constexpr int64_t HistoryRows(int ratio) { return ratio == kC4Ratio ? 2 * kC4Rat
 
 // Most rows of a call of which only some may be kept (verification): the row of position p takes
 // the place of p - ring, and the oldest row that a later call may need is start - history + 2.
-constexpr int64_t WidestVerify(int ratio, int64_t ring) { return ring - HistoryRows(ratio) + 2; }
+constexpr int64_t WidestVerify(int ratio, int64_t ring) {
+  return WidestOnRing(ring, HistoryRows(ratio));
+}
 
 // The least ring that carries `verify_width` rows: a multiple of 8 (ratio 4; at most the rows of a
 // window page) or 128.

@@ -188,11 +188,11 @@ void CompletionReply::Add(int prompt, const Output& output) {
   if (!output.prompt_tokens.empty()) {
     std::vector<OutputToken>& scores = prompt_scores_[static_cast<size_t>(prompt)];
     scores = output.prompt_tokens;
+    for (const OutputToken& token : scores) held_bytes_ += generated_ * HeldBytes(token);
     // Every choice repeats the prompt; with no token to come that is all of each.
     for (int c = 0; c < generated_; ++c) {
       Choice& choice = choices_[static_cast<size_t>(prompt * generated_ + c)];
       choice.prompt_scores = &scores;
-      for (const OutputToken& token : scores) held_bytes_ += HeldBytes(token);
       choice.started = true;
       if (*fields_.max_tokens == 0) choice.finish = FinishReason::kLength;
     }

@@ -152,26 +152,11 @@ template <int M, int N, typename W>
   for (int i = 0; i < M * N; ++i) sum[i] = Set(0.0F);
   int64_t at = 0;
   for (; at + kStep <= k; at += kStep) {
-    if constexpr (M <= 4) {
-      Two a[M];
+    Two a[M];
 #pragma GCC unroll 4
-      for (int i = 0; i < M; ++i) a[i] = x[i].At(at);
+    for (int i = 0; i < M; ++i) a[i] = x[i].At(at);
 #pragma GCC unroll 16
-      for (int j = 0; j < N; ++j) DotTwo<M, N>(sum, a, w[j].At(at), j);
-    } else {
-      Two b[N];
-#pragma GCC unroll 4
-      for (int j = 0; j < N; ++j) b[j] = w[j].At(at);
-#pragma GCC unroll 8
-      for (int i = 0; i < M; ++i) {
-        const Two a = x[i].At(at);
-#pragma GCC unroll 4
-        for (int j = 0; j < N; ++j) {
-          Vec& s = sum[i * N + j];
-          s = DotPairs(DotPairs(s, a.first, b[j].first), a.second, b[j].second);
-        }
-      }
-    }
+    for (int j = 0; j < N; ++j) DotTwo<M, N>(sum, a, w[j].At(at), j);
   }
   if (at < k) {
     Two a[M];
@@ -279,27 +264,22 @@ template <typename W, typename RowOf>
   }
 }
 
-template <typename W>
-W PairRow(const LinearArgs& a, int64_t row);
 template <>
-inline Bf16Pairs PairRow<Bf16Pairs>(const LinearArgs& a, int64_t row) {
+inline Bf16Pairs WeightRow<Bf16Pairs>(const LinearArgs& a, int64_t row) {
   return {static_cast<const uint16_t*>(RowAt(a.w, a.w_stride, row))};
 }
 template <>
-inline Fp8Pairs PairRow<Fp8Pairs>(const LinearArgs& a, int64_t row) {
+inline Fp8Pairs WeightRow<Fp8Pairs>(const LinearArgs& a, int64_t row) {
   return {static_cast<const uint8_t*>(RowAt(a.w, a.w_stride, row)), Fp8Scale(a, row)};
 }
-inline const uint8_t* Fp4Scale(const LinearArgs& a, int64_t row) {
-  return a.scale + (a.first_row + row) * a.scale_stride;
-}
 template <>
-inline Fp4Pairs PairRow<Fp4Pairs>(const LinearArgs& a, int64_t row) {
+inline Fp4Pairs WeightRow<Fp4Pairs>(const LinearArgs& a, int64_t row) {
   return {static_cast<const uint8_t*>(RowAt(a.w, a.w_stride, row)), Fp4Scale(a, row)};
 }
 
 template <typename W>
 void PairsDirect(const LinearArgs& a, int64_t begin, int64_t end) {
-  PairStrips<W>(a, begin, end, [&a](int64_t n) { return PairRow<W>(a, n); });
+  PairStrips<W>(a, begin, end, [&a](int64_t n) { return WeightRow<W>(a, n); });
 }
 
 template <typename W>
@@ -307,7 +287,7 @@ void PairsDecoded(const LinearArgs& a, int64_t begin, int64_t end) {
   auto* scratch = reinterpret_cast<uint16_t*>(a.scratch);
   const int64_t stride = (a.k + kStep - 1) / kStep * kStep;
   for (int64_t n = begin; n < end; ++n) {
-    const W row = PairRow<W>(a, n);
+    const W row = WeightRow<W>(a, n);
     uint16_t* out = scratch + (n - begin) * stride;
     for (int64_t k = 0; k < a.k; k += kStep) {
       const Two two = k + kStep <= a.k ? row.At(k) : row.At(k, a.k - k);

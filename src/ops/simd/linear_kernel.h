@@ -149,6 +149,9 @@ inline Bf16Row WeightRow<Bf16Row>(const LinearArgs& a, int64_t row) {
 inline const uint8_t* Fp8Scale(const LinearArgs& a, int64_t row) {
   return a.scale + (a.first_row + row) / 128 * a.scale_stride;
 }
+inline const uint8_t* Fp4Scale(const LinearArgs& a, int64_t row) {
+  return a.scale + (a.first_row + row) * a.scale_stride;
+}
 template <>
 inline Fp8Row WeightRow<Fp8Row>(const LinearArgs& a, int64_t row) {
   return {static_cast<const uint8_t*>(RowAt(a.w, a.w_stride, row)), Fp8Scale(a, row), Set(0.0F)};
@@ -159,8 +162,7 @@ inline HugeFp8Row WeightRow<HugeFp8Row>(const LinearArgs& a, int64_t row) {
 }
 template <>
 inline Fp4Row WeightRow<Fp4Row>(const LinearArgs& a, int64_t row) {
-  return {static_cast<const uint8_t*>(RowAt(a.w, a.w_stride, row)),
-          a.scale + (a.first_row + row) * a.scale_stride, Set(0.0F)};
+  return {static_cast<const uint8_t*>(RowAt(a.w, a.w_stride, row)), Fp4Scale(a, row), Set(0.0F)};
 }
 
 // Rows [t, t + M) of x against weight rows [begin, end); row_of(n) gives a reader.
