@@ -21,13 +21,10 @@ bool IsCompanion(const Checkpoint& checkpoint, const Tensor& t) {
 }
 
 // Whether the loader can give the values of a tensor as floats.
-bool HasRealValues(const Checkpoint& checkpoint, const Tensor& t) {
+bool HasRealValues(const Tensor& t) {
   if (t.dtype == DType::kF32 || t.dtype == DType::kBf16) return true;
   if (t.shape.size() != 2 || !t.name.ends_with(kWeight)) return false;
-  if (t.dtype == DType::kF8E4M3) return true;
-  return t.dtype == DType::kI8 &&
-         (checkpoint.description() != nullptr ||
-          checkpoint.Find(t.name.substr(0, t.name.rfind(kWeight)) + ".scale") != nullptr);
+  return t.dtype == DType::kF8E4M3 || t.dtype == DType::kI8;
 }
 
 class Planner {
@@ -129,6 +126,12 @@ class Planner {
     job.name = name;
     job.storage = StorageIn(format_, name);
     if (job.storage == StoredAs::kUnknown) {
+      const std::string weight = fmt::format("{}{}", QuantisedLinearOf(name), kWeight);
+      if (OfficialStorage(weight) != StoredAs::kUnknown) {
+        return Fail(ErrorCode::kNotFound,
+                    "{}: tensor '{}' is missing, to which '{}' belongs; fetch the whole checkpoint",
+                    *t.file, weight, t.name);
+      }
       return Invalid("{}: tensor '{}' is not one of DeepSeek-V4; no format has a place for it",
                      *t.file, t.name);
     }
@@ -141,7 +144,7 @@ class Planner {
     if (quantised && t.shape.size() != 2) {
       TRY_STATUS(loader_.StoredSize(t));  // says what is wrong
     }
-    if (!HasRealValues(checkpoint_, t)) return NotA(t, "BF16 or F32");
+    if (!HasRealValues(t)) return NotA(t, "BF16 or F32");
     TRY(const WeightLoader::Size size, SizeOfValues(t));
     job.rows = size.rows;
     job.cols = size.cols;

@@ -241,6 +241,42 @@ TEST(Convert, FaultsNameTheTensorAndLeaveNothing) {
               HasSubstr("'layers.0.attn.rotary' is not one of DeepSeek-V4"));
 }
 
+TEST(Convert, PartsOfALinearThatAreMissingAreNamed) {
+  const auto fault = [](const std::string& removed,
+                        const std::vector<testing::NamedTensor>& added) {
+    const TempDir dir;
+    TinyModel model;
+    std::erase_if(model.tensors, [&](const auto& t) { return t.declaration.name == removed; });
+    model.tensors.insert(model.tensors.end(), added.begin(), added.end());
+    model.Write(dir / "in");
+    return FaultOf(dir / "in", dir / "out");
+  };
+  const std::string w2 = "layers.1.ffn.experts.2.w2";
+  const auto packed = Make(w2 + ".weight", DType::kI8, {64, 16}, std::vector<uint8_t>(64 * 16));
+  EXPECT_THAT(fault(w2 + ".weight", {packed}),
+              HasSubstr("tensor '" + w2 + ".scale' is missing, which '" + w2 +
+                        ".weight' (I8, so packed FP4, as there is no "
+                        "quant_model_description.json) needs; fetch"));
+  const std::vector<float> ones(64, 1.0F);
+  EXPECT_THAT(
+      fault(w2 + ".weight", {packed, Make(w2 + ".weight_scale", DType::kF32, {64, 1}, ones)}),
+      ::testing::ContainsRegex(
+          "in/model.safetensors: tensor '" + w2 + ".weight' is I8 with ModelSlim's '" + w2 +
+          ".weight_scale', and quant_model_description.json is missing, which "
+          "says how it is quantised; fetch quant_model_description.json into "));
+  const std::string wq_a = "layers.1.attn.wq_a";
+  EXPECT_THAT(
+      fault(wq_a + ".weight",
+            {Make(wq_a + ".weight", DType::kF8E4M3, {32, 64}, std::vector<uint8_t>(32 * 64))}),
+      HasSubstr("tensor '" + wq_a + ".scale' is missing, which '" + wq_a + ".weight' (FP8) needs"));
+  for (const char* part : {".scale", ".weight_scale", ".quant_bias", ".input_offset"}) {
+    EXPECT_THAT(
+        fault(wq_a + ".weight", {Make(wq_a + part, DType::kF32, {1, 1}, std::vector<float>(1))}),
+        HasSubstr("in/model.safetensors: tensor '" + wq_a + ".weight' is missing, to which '" +
+                  wq_a + part + "' belongs; fetch the whole checkpoint"));
+  }
+}
+
 TEST(Convert, BadInputsAreNamed) {
   const TempDir dir;
   EXPECT_THAT(FaultOf(dir / "none", dir / "out"), HasSubstr("model path does not exist"));

@@ -13,6 +13,8 @@
 
 #include "weights/draft_vocabulary.h"
 #include "weights/model_format.h"
+#include "weights/printable.h"
+#include "weights/tensor_set.h"
 
 namespace fathom {
 namespace {
@@ -50,7 +52,6 @@ size_t GroupOf(std::string_view name) {
 }
 
 bool IsScale(const Tensor& t) { return !QuantisedLinearOf(t.name).empty(); }
-bool IsDraft(const Tensor& t) { return t.name.starts_with("mtp."); }
 bool IsRouted(const Tensor& t) { return Has(t.name, ".ffn.experts."); }
 bool IsIds(const Tensor& t) { return t.name.ends_with(".tid2eid"); }
 
@@ -118,9 +119,10 @@ std::string Count(int64_t n) {
 void PrintShape(std::string& out, const std::string& dir, const ModelConfig& c,
                 const Checkpoint& checkpoint) {
   auto to = std::back_inserter(out);
-  fmt::format_to(to, "{}: {}, {} layers, {} tensors in {} file{}\n", dir, c.model_type,
-                 c.num_hidden_layers, checkpoint.tensors().size(), checkpoint.file_count(),
-                 checkpoint.file_count() == 1 ? "" : "s");
+  fmt::format_to(to, "{}: {}, {}, {} in {}\n", dir, c.model_type,
+                 Counted(static_cast<size_t>(c.num_hidden_layers), "layer"),
+                 Counted(checkpoint.tensors().size(), "tensor"),
+                 Counted(checkpoint.file_count(), "file"));
   fmt::format_to(to,
                  "  hidden {}, {} heads of {} ({} rotary), query rank {}, {} output groups of rank "
                  "{}, window {}\n",
@@ -201,6 +203,10 @@ void PrintGroups(std::string& out, const Checkpoint& checkpoint) {
   PrintRow(out, all);
 }
 
+std::string TensorsAre(size_t n) {
+  return fmt::format("{} {}", Counted(n, "tensor"), n == 1 ? "is" : "are");
+}
+
 // What a checkpoint is compared with: its own kind's usual set of formats.
 struct Expected {
   ModelFormat format = ModelFormat::kOfficial;
@@ -229,10 +235,9 @@ void PrintDifferences(std::string& out, const Checkpoint& checkpoint) {
     fmt::format_to(to, "every tensor is stored as in {}\n", expected.title);
   } else {
     const Tensor& first = *different[0];
-    fmt::format_to(to,
-                   "{} tensors are stored differently than in {}, the first is {}: {}, there {}\n",
-                   different.size(), expected.title, first.name, FormatOf(checkpoint, first),
-                   Name(StorageIn(expected.format, first.name)));
+    fmt::format_to(to, "{} stored differently than in {}, the first is {}: {}, there {}\n",
+                   TensorsAre(different.size()), expected.title, first.name,
+                   FormatOf(checkpoint, first), Name(StorageIn(expected.format, first.name)));
   }
   if (checkpoint.description() == nullptr) return;
   std::vector<std::string_view> absent;
@@ -240,8 +245,8 @@ void PrintDifferences(std::string& out, const Checkpoint& checkpoint) {
     if (checkpoint.Find(name) == nullptr) absent.push_back(name);
   }
   if (absent.empty()) return;
-  fmt::format_to(to, "{} tensors are described in {} and stored nowhere, the first is {}\n",
-                 absent.size(), kQuantDescriptionFile, absent[0]);
+  fmt::format_to(to, "{} described in {} and stored nowhere, the first is {}\n",
+                 TensorsAre(absent.size()), kQuantDescriptionFile, absent[0]);
 }
 
 }  // namespace
@@ -294,7 +299,7 @@ int64_t WeightBytesPerToken(const ModelConfig& c, const Checkpoint& checkpoint) 
                                       static_cast<double>(c.n_routed_experts));
 }
 
-Result<std::string> InspectModel(const std::string& dir) {
+Result<std::string> InspectModel(const std::string& dir, const TensorRequests& ask) {
   TRY(const ModelConfig c, LoadModelConfig(dir));
   TRY(const std::shared_ptr<const Checkpoint> checkpoint, Checkpoint::Open(dir));
   std::string out;
@@ -303,6 +308,9 @@ Result<std::string> InspectModel(const std::string& dir) {
   PrintLayers(out, c, *checkpoint);
   PrintGroups(out, *checkpoint);
   PrintDifferences(out, *checkpoint);
+  WeightLoader loader = WeightLoader::HeadersOnly(checkpoint);
+  TRY_STATUS(ask(loader, c));
+  out += TensorSetText(loader);
   auto to = std::back_inserter(out);
   fmt::format_to(to, "\nweights read per decoded token: {}\n",
                  Size(WeightBytesPerToken(c, *checkpoint)));

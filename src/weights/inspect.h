@@ -1,15 +1,17 @@
 #pragma once
 // What a model directory holds and what it costs, as text: layers, formats and sizes of tensor
-// groups, parameters, bytes read per decoded token, KV-cache bytes. Analytic; reads headers only,
-// no weight data. Cache sizes after specification section 3.11: bf16 latents and index keys, f32
-// compressor states.
+// groups, what differs from the tensors and formats that the model should have, parameters, bytes
+// read per decoded token, KV-cache bytes. Analytic; reads headers only, no weight data. Cache sizes
+// after specification section 3.11: bf16 latents and index keys, f32 compressor states.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/error.h"
 #include "weights/checkpoint.h"
 #include "weights/model_config.h"
+#include "weights/weight_loader.h"
 
 namespace fathom {
 
@@ -25,7 +27,11 @@ int64_t KvFixedBytes(const ModelConfig& c);
 // tables one row, of the routed experts the active ones.
 int64_t WeightBytesPerToken(const ModelConfig& c, const Checkpoint& checkpoint);
 
+// Asks a loader, which reads headers only, for every tensor that the model needs
+// (model/expected_tensors.h).
+using TensorRequests = std::function<Status(WeightLoader& loader, const ModelConfig& config)>;
+
 // The text of `fathom inspect DIR`, with a newline at the end.
-Result<std::string> InspectModel(const std::string& dir);
+Result<std::string> InspectModel(const std::string& dir, const TensorRequests& ask);
 
 }  // namespace fathom

@@ -13,6 +13,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::TempDir;
 
+// The tensors that a model asks for: model/expected_tensors_test.cc.
+Status AskForNothing(WeightLoader&, const ModelConfig&) { return {}; }
+
 ModelConfig Published(int64_t layers, const std::vector<int32_t>& first, int32_t odd) {
   ModelConfig c;
   c.num_hidden_layers = layers;
@@ -60,7 +63,7 @@ TEST(Inspect, WeightBytesPerTokenByHand) {
 }
 
 TEST(Inspect, TextOfTheBundledModel) {
-  const auto text = InspectModel(FATHOM_SOURCE_DIR "/models/mini-v4");
+  const auto text = InspectModel(FATHOM_SOURCE_DIR "/models/mini-v4", AskForNothing);
   ASSERT_TRUE(text) << text.error().message;
   EXPECT_THAT(*text, HasSubstr("deepseek_v4, 6 layers, 1182 tensors in 1 file\n"));
   EXPECT_THAT(
@@ -78,14 +81,14 @@ TEST(Inspect, TextOfTheBundledModel) {
 TEST(Inspect, SaysWhatDiffersFromTheOfficialFormat) {
   const TempDir dir;
   testing::TinyModel(true).Write(dir / "in");
-  const auto before = InspectModel(dir / "in");
+  const auto before = InspectModel(dir / "in", AskForNothing);
   ASSERT_TRUE(before) << before.error().message;
   EXPECT_THAT(*before, HasSubstr("drafter: serial MTP, 1 stage\n"));
   EXPECT_THAT(*before,
               HasSubstr("are stored differently than in the official release, the first is "
                         "layers.0.attn.wkv.weight: BF16, there FP8\n"));
   ASSERT_TRUE(ConvertCheckpoint(dir / "in", dir / "out"));
-  const auto after = InspectModel(dir / "out");
+  const auto after = InspectModel(dir / "out", AskForNothing);
   ASSERT_TRUE(after) << after.error().message;
   EXPECT_THAT(*after, HasSubstr("every tensor is stored as in the official release\n"));
   EXPECT_THAT(*after, Not(HasSubstr("differently")));
@@ -96,7 +99,7 @@ TEST(Inspect, NamesModelSlimsFormatsAndWhatDiffers) {
   testing::TinyModel().Write(dir / "in");
   ASSERT_TRUE(
       ConvertCheckpoint(dir / "in", dir / "w4a8", {.format = ModelFormat::kW4A8, .rotate = true}));
-  auto text = InspectModel(dir / "w4a8");
+  auto text = InspectModel(dir / "w4a8", AskForNothing);
   ASSERT_TRUE(text) << text.error().message;
   // 3 layers of 4 experts of 3 matrices of 32 x 64.
   EXPECT_THAT(*text, ::testing::ContainsRegex("\nrouted experts +W4A8_DYNAMIC +36 +73728 "));
@@ -112,19 +115,19 @@ TEST(Inspect, NamesModelSlimsFormatsAndWhatDiffers) {
   auto json = OrderedJson::parse(*ReadFile(description));
   json["layers.7.attn.wq_a.weight"] = "FLOAT";
   testing::WriteText(description, json.dump());
-  text = InspectModel(dir / "w8a8");
+  text = InspectModel(dir / "w8a8", AskForNothing);
   ASSERT_TRUE(text) << text.error().message;
-  EXPECT_THAT(*text, HasSubstr("1 tensors are stored differently than in ModelSlim's W8A8 recipe, "
+  EXPECT_THAT(*text, HasSubstr("1 tensor is stored differently than in ModelSlim's W8A8 recipe, "
                                "the first is layers.1.attn.wq_a.weight: W8A8, there "
                                "W8A8_DYNAMIC\n"));
-  EXPECT_THAT(*text, HasSubstr("1 tensors are described in quant_model_description.json and stored "
+  EXPECT_THAT(*text, HasSubstr("1 tensor is described in quant_model_description.json and stored "
                                "nowhere, the first is layers.7.attn.wq_a.weight\n"));
   EXPECT_THAT(*text, HasSubstr("draft vocabulary: shared embedding 'embed.weight', shared head "
                                "'head.weight'\n"));
 }
 
 TEST(Inspect, FaultsComeThrough) {
-  const auto text = InspectModel("/nowhere");
+  const auto text = InspectModel("/nowhere", AskForNothing);
   ASSERT_FALSE(text);
   EXPECT_THAT(text.error().message, HasSubstr("model path does not exist: /nowhere"));
 }

@@ -142,13 +142,13 @@ TEST(IntegerWeights, BadScalesAreNamed) {
     EXPECT_THAT(ModelSlim("W8A8_DYNAMIC", Dynamic({1.0F, bad})).FaultOf(2, 3),
                 HasSubstr("tensor 'x.weight_scale' has the scale"));
     EXPECT_THAT(ModelSlim("W8A8", Static(bad, 0)).FaultOf(2, 3),
-                HasSubstr("tensor 'x.input_scale' is"));
+                HasSubstr("quant_model_weights.safetensors: tensor 'x.input_scale' is"));
   }
   EXPECT_THAT(ModelSlim("W8A8_DYNAMIC", Dynamic({1, 1}, {0, 1})).FaultOf(2, 3),
               HasSubstr("tensor 'x.weight_offset' is 1 at element 1"));
   for (const float bad : {-129.0F, 128.0F, 0.5F, kNan}) {
     EXPECT_THAT(ModelSlim("W8A8", Static(1, bad)).FaultOf(2, 3),
-                HasSubstr("tensor 'x.input_offset' is"));
+                HasSubstr("quant_model_weights.safetensors: tensor 'x.input_offset' is"));
   }
 }
 
@@ -175,7 +175,7 @@ TEST(IntegerWeights, WrongShapesAndMissingPartsAreNamed) {
     const std::string name = some[part].declaration.name;
     some.erase(some.begin() + static_cast<std::ptrdiff_t>(part));
     EXPECT_THAT(ModelSlim("W8A8", some).FaultOf(2, 3),
-                HasSubstr("tensor '" + name + "' is missing"));
+                HasSubstr("tensor '" + name + "' is missing, which 'x.weight' (W8A8) needs"));
   }
   std::vector<NamedTensor> bias = Static(1, 0);
   bias[1] = F32s("x.quant_bias", {2}, {1, 2});

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "weights/loader_checks.h"
+#include "weights/printable.h"
 
 namespace fathom {
 namespace {
@@ -19,9 +19,6 @@ int64_t NowNs() {
 }
 
 int64_t Bytes(const Tensor& t) { return static_cast<int64_t>(t.bytes.size()); }
-constexpr std::string_view kRotation = "rot.weight";
-bool IsDraft(const Tensor& t) { return t.name.starts_with("mtp.") || t.name == kRotation; }
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // First index whose code `bad` accepts. The inner loop has no exit, so that it vectorises; data is
 // read unaligned.
@@ -91,31 +88,26 @@ std::byte* WeightStore::Allocate(int64_t bytes) {
 WeightLoader::WeightLoader(std::shared_ptr<const Checkpoint> checkpoint,
                            LoadProgressCallback progress)
     : checkpoint_(std::move(checkpoint)),
+      find_(checkpoint_),
       store_(std::make_shared<WeightStore>(checkpoint_)),
       progress_(std::move(progress)),
       start_ns_(NowNs()) {
   for (const Tensor* t : checkpoint_->tensors()) {
-    if (!IsDraft(*t)) done_.bytes_total += Bytes(*t);
+    if (!IsDraft(*t)) trunk_bytes_ += Bytes(*t);
   }
+  done_.bytes_total = trunk_bytes_;
 }
 
-Result<const Tensor*> WeightLoader::Take(std::string_view full_name) {
-  const Tensor* tensor = checkpoint_->Find(full_name);
-  if (tensor == nullptr) {
-    return Fail(ErrorCode::kNotFound,
-                "{}: tensor '{}' is missing; fetch the whole checkpoint, and the config.json that "
-                "belongs to it",
-                checkpoint_->dir(), full_name);
-  }
-  if (used_.insert(tensor).second) {
-    if (IsDraft(*tensor)) done_.bytes_total += Bytes(*tensor);
-    done_.bytes_done += Bytes(*tensor);
-  }
-  return tensor;
+WeightLoader WeightLoader::HeadersOnly(std::shared_ptr<const Checkpoint> checkpoint) {
+  WeightLoader loader(std::move(checkpoint));
+  loader.headers_only_ = true;
+  return loader;
 }
 
 void WeightLoader::Report() {
   done_.seconds = static_cast<double>(NowNs() - start_ns_) * 1e-9;
+  done_.bytes_done = find_.used_bytes();
+  done_.bytes_total = trunk_bytes_ + find_.used_draft_bytes();
   const int percent = static_cast<int>(done_.percent());
   if (percent == last_percent_) return;
   last_percent_ = percent;
@@ -130,89 +122,60 @@ const std::byte* WeightLoader::AlignedData(const Tensor& tensor) {
 }
 
 Result<Weight> WeightLoader::Matrix(std::string_view name, int64_t rows, int64_t cols) {
-  CHECK(rows > 0 && cols > 0);
-  TRY(const Tensor* tensor, Take(fmt::format("{}.weight", name)));
-  if (checkpoint_->description() != nullptr) {
-    TRY(const QuantScheme scheme, SchemeOf(*tensor));
-    if (scheme != QuantScheme::kFloat) {
-      TRY(const Weight integers, IntegerMatrix(name, *tensor, scheme, rows, cols));
-      Report();
-      return integers;
-    }
+  Result<MatrixTensors> found = find_.Matrix(name, rows, cols);
+  if (headers_only_) {
+    Weight w;
+    w.format = found ? found->format : WeightFormat::kBf16;
+    w.rows = rows;
+    w.cols = cols;
+    return w;
   }
-  Weight w;
-  w.rows = rows;
-  w.cols = cols;
-  int64_t scale_rows = 0;
-  switch (tensor->dtype) {
-    case DType::kF32:
-      w.format = WeightFormat::kF32;
-      break;
-    case DType::kBf16:
-      w.format = WeightFormat::kBf16;
-      break;
-    case DType::kF8E4M3:
-      w.format = WeightFormat::kFp8Block;
-      scale_rows = CeilDiv(rows, kFp8BlockSize);
-      break;
-    case DType::kI8:
-      w.format = WeightFormat::kFp4Group;
-      scale_rows = rows;
-      break;
-    case DType::kF8E8M0:
-    case DType::kI32:
-    case DType::kI64:
-      return WrongType(*tensor, "BF16, F32, F8_E4M3 or I8 (packed FP4)");
-  }
-  if (w.format == WeightFormat::kFp4Group) {
-    if (cols % kFp4GroupSize != 0) {
-      return Invalid(
-          "{}: tensor '{}' is packed FP4 with {} columns, which is not a multiple of {}; {}",
-          *tensor->file, tensor->name, cols, kFp4GroupSize, kOtherModel);
-    }
-    TRY_STATUS(CheckShape(*tensor, {rows, cols / 2}));
-  } else {
-    TRY_STATUS(CheckShape(*tensor, {rows, cols}));
-  }
-  TRY_STATUS(CheckFinite(*tensor, tensor->dtype));
-  w.data = AlignedData(*tensor);
-  if (scale_rows > 0) {
-    TRY(const Tensor* scale, Take(fmt::format("{}.scale", name)));
-    if (scale->dtype != DType::kF8E8M0 && !scale->raw_bytes) return WrongType(*scale, "F8_E8M0");
-    TRY_STATUS(CheckShape(*scale, {scale_rows, w.scale_stride()}));
-    TRY_STATUS(CheckFinite(*scale, DType::kF8E8M0));
-    w.scale = reinterpret_cast<const uint8_t*>(scale->bytes.data());
-  }
+  if (!found) return tl::unexpected<Error>(std::move(found).error());
+  TRY(const Weight w, ReadMatrix(*found, rows, cols));
   Report();
   return w;
 }
 
-Result<Weight> WeightLoader::Widen(std::string_view full_name, int64_t rows, int64_t cols,
-                                   bool vector) {
-  CHECK(rows > 0 && cols > 0);
-  TRY(const Tensor* tensor, Take(full_name));
-  TRY_STATUS(CheckFloat(*tensor));
-  if (tensor->dtype != DType::kF32 && tensor->dtype != DType::kBf16)
-    return WrongType(*tensor, "F32 or BF16");
-  if (vector) {
-    TRY_STATUS(CheckShape(*tensor, {cols}));
-  } else {
-    TRY_STATUS(CheckShape(*tensor, {rows, cols}));
+Result<Weight> WeightLoader::ReadMatrix(const MatrixTensors& found, int64_t rows, int64_t cols) {
+  const Tensor& weight = *found.weight;
+  Weight w;
+  w.format = found.format;
+  w.rows = rows;
+  w.cols = cols;
+  if (IsInteger(found.format)) {
+    w.data = weight.bytes.data();
+    return ReadIntegers(found, w);
   }
-  TRY_STATUS(CheckFinite(*tensor, tensor->dtype));
+  TRY_STATUS(CheckFinite(weight, weight.dtype));
+  w.data = AlignedData(weight);
+  if (found.scale != nullptr) {
+    TRY_STATUS(CheckFinite(*found.scale, DType::kF8E8M0));
+    w.scale = reinterpret_cast<const uint8_t*>(found.scale->bytes.data());
+  }
+  return w;
+}
+
+Result<Weight> WeightLoader::Widen(std::string_view full_name, std::initializer_list<int64_t> shape,
+                                   int64_t rows, int64_t cols) {
+  CHECK(rows > 0 && cols > 0);
   Weight w;
   w.format = WeightFormat::kF32;
   w.rows = rows;
   w.cols = cols;
-  if (tensor->dtype == DType::kF32) {
-    w.data = AlignedData(*tensor);
+  Result<const Tensor*> found = find_.Real(full_name, shape);
+  if (headers_only_) return w;
+  if (!found) return tl::unexpected<Error>(std::move(found).error());
+  const Tensor& tensor = **found;
+  TRY_STATUS(CheckFinite(tensor, tensor.dtype));
+  if (tensor.dtype == DType::kF32) {
+    w.data = AlignedData(tensor);
   } else {
     const int64_t count = rows * cols;
     std::byte* copy = store_->Allocate(count * 4);
     auto* out = reinterpret_cast<float*>(copy);
     for (int64_t i = 0; i < count; ++i) {
       Bf16 x{};
-      std::memcpy(&x, tensor->bytes.data() + i * 2, sizeof(x));
+      std::memcpy(&x, tensor.bytes.data() + i * 2, sizeof(x));
       out[i] = ToFloat(x);
     }
     w.data = copy;
@@ -222,34 +185,15 @@ Result<Weight> WeightLoader::Widen(std::string_view full_name, int64_t rows, int
 }
 
 Result<Weight> WeightLoader::Vector(std::string_view full_name, int64_t size) {
-  constexpr std::string_view kNorm = "norm.weight";
-  if (full_name.ends_with(kNorm)) {
-    // Written by some older recipes of ModelSlim.
-    const std::string bias = fmt::format(
-        "{}bias", full_name.substr(0, full_name.size() - std::string_view("weight").size()));
-    if (const Tensor* t = checkpoint_->Find(bias)) {
-      return Fail(ErrorCode::kUnimplemented,
-                  "{}: tensor '{}': norms with a bias cannot be computed; quantise the model "
-                  "without anti-outlier m4",
-                  *t->file, t->name);
-    }
-  }
-  return Widen(full_name, 1, size, true);
+  return Widen(full_name, {size}, 1, size);
 }
 
 Result<Weight> WeightLoader::F32Matrix(std::string_view full_name, int64_t rows, int64_t cols) {
-  return Widen(full_name, rows, cols, false);
+  return Widen(full_name, {rows, cols}, rows, cols);
 }
 
 Result<Weight> WeightLoader::Real(std::string_view full_name) {
-  TRY(const Tensor* tensor, Take(full_name));
-  TRY_STATUS(CheckFloat(*tensor));
-  if (tensor->dtype != DType::kF32 && tensor->dtype != DType::kBf16)
-    return WrongType(*tensor, "F32 or BF16");
-  if (tensor->bytes.empty()) {
-    return Invalid("{}: tensor '{}' of shape {} is empty; the file is damaged, fetch it again",
-                   *tensor->file, tensor->name, ShapeText(tensor->shape));
-  }
+  TRY(const Tensor* tensor, find_.Real(full_name));
   TRY_STATUS(CheckFinite(*tensor, tensor->dtype));
   Weight w;
   w.format = tensor->dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
@@ -260,6 +204,12 @@ Result<Weight> WeightLoader::Real(std::string_view full_name) {
   return w;
 }
 
+Result<Weight> WeightLoader::StoredMatrix(std::string_view name) {
+  TRY(const Tensor* tensor, find_.Take(fmt::format("{}.weight", name)));
+  TRY(const Size size, StoredSize(*tensor));
+  return Matrix(name, size.rows, size.cols);
+}
+
 void WeightLoader::FreeConverted() {
   store_->buffers_.clear();
   store_->converted_bytes_ = 0;
@@ -268,10 +218,10 @@ void WeightLoader::FreeConverted() {
 Result<std::vector<int32_t>> WeightLoader::IdTable(std::string_view full_name, int64_t rows,
                                                    int64_t cols, int64_t limit) {
   CHECK(limit > 0 && limit <= int64_t{1} << 31);
-  TRY(const Tensor* tensor, Take(full_name));
-  if (tensor->dtype != DType::kI32 && tensor->dtype != DType::kI64)
-    return WrongType(*tensor, "I64 or I32");
-  TRY_STATUS(CheckShape(*tensor, {rows, cols}));
+  Result<const Tensor*> found = find_.Ids(full_name, rows, cols);
+  if (headers_only_) return std::vector<int32_t>();
+  if (!found) return tl::unexpected<Error>(std::move(found).error());
+  const Tensor* tensor = *found;
   std::vector<int32_t> ids(static_cast<size_t>(rows * cols));
   for (size_t i = 0; i < ids.size(); ++i) {
     int64_t id = 0;
@@ -283,9 +233,11 @@ Result<std::vector<int32_t>> WeightLoader::IdTable(std::string_view full_name, i
       id = narrow;
     }
     if (id < 0 || id >= limit) {
-      return Invalid("{}: tensor '{}' has {} at row {}, expected an id in [0, {}); {}",
-                     *tensor->file, tensor->name, id, static_cast<int64_t>(i) / cols, limit,
-                     kOtherModel);
+      return Invalid(
+          "{}: tensor '{}' has {} at row {}, expected an id in [0, {}); config.json and the "
+          "weights "
+          "are of different models, or the file is damaged",
+          *tensor->file, tensor->name, id, static_cast<int64_t>(i) / cols, limit);
     }
     ids[i] = static_cast<int32_t>(id);
   }
@@ -296,21 +248,21 @@ Result<std::vector<int32_t>> WeightLoader::IdTable(std::string_view full_name, i
 std::vector<const Tensor*> WeightLoader::Unused() const {
   std::vector<const Tensor*> unused;
   for (const Tensor* t : checkpoint_->tensors()) {
-    if (!IsDraft(*t) && !used_.contains(t)) unused.push_back(t);
+    if (!IsDraft(*t) && !Used(*t)) unused.push_back(t);
   }
   return unused;
 }
 
 std::string WeightLoader::Summary() const {
   const std::vector<const Tensor*> unused = Unused();
-  std::string text = fmt::format("weights: {} tensors, {:.1f} MB in {:.2f} s ({:.2f} GB/s)",
-                                 used_.size(), static_cast<double>(done_.bytes_done) / 1e6,
-                                 done_.seconds, done_.gigabytes_per_second());
-  if (Has(kRotation) && !used_.contains(checkpoint_->Find(kRotation))) {
+  std::string text = fmt::format(
+      "weights: {}, {:.1f} MB in {:.2f} s ({:.2f} GB/s)", Counted(used_count(), "tensor"),
+      static_cast<double>(done_.bytes_done) / 1e6, done_.seconds, done_.gigabytes_per_second());
+  if (Has(kRotation) && !Used(*checkpoint_->Find(kRotation))) {
     text += fmt::format("; '{}' is for drafters and not used", kRotation);
   }
   if (!unused.empty()) {
-    text += fmt::format("; {} tensors of no known use, the first is '{}'", unused.size(),
+    text += fmt::format("; {} of no known use, the first is '{}'", Counted(unused.size(), "tensor"),
                         unused[0]->name);
   }
   return text;

@@ -7,6 +7,10 @@
 // unaligned data), into memory that the loader owns. Both live in the WeightStore: whoever keeps
 // Weights keeps store() too.
 //
+// A loader that is made by HeadersOnly reads no data: every request is checked as far as names,
+// types and shapes go, is answered with a Weight without data, whatever is wrong, and its faults
+// are kept. Whoever loads a model from it finds out what the model asks for.
+//
 // Names are the official ones (layers.0.attn.wq_a); files with Hugging Face names are mapped by
 // Checkpoint. Errors name file and tensor, what was expected and found, and the next step. Not
 // thread-safe.
@@ -16,12 +20,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
 #include "tensor/weight.h"
 #include "weights/checkpoint.h"
+#include "weights/tensor_finder.h"
 
 namespace fathom {
 
@@ -66,11 +70,10 @@ class WeightLoader {
   // `progress` may be empty; it is called at most once per percent.
   explicit WeightLoader(std::shared_ptr<const Checkpoint> checkpoint,
                         LoadProgressCallback progress = {});
+  static WeightLoader HeadersOnly(std::shared_ptr<const Checkpoint> checkpoint);
 
-  // NAME.weight [rows, cols] in the format it is stored in: F32, BF16, F8_E4M3 with NAME.scale
-  // [ceil(rows/128), ceil(cols/128)], or packed FP4 [rows, cols/2] with NAME.scale [rows, cols/32].
-  // Where the checkpoint has a quant_model_description.json, that decides: FLOAT is F32 or BF16,
-  // the others are int8 with the tensors of weights/integer_weights.cc.
+  // NAME.weight [rows, cols] in the format it is stored in, with what that has beside it
+  // (weights/tensor_finder.h).
   Result<Weight> Matrix(std::string_view name, int64_t rows, int64_t cols);
 
   // A tensor by its full name, as f32 (bf16 is widened): a vector [size] as a Weight of one row, or
@@ -82,11 +85,8 @@ class WeightLoader {
   Result<Weight> Real(std::string_view full_name);
 
   // For converters: NAME.weight in any format, of the size that its file says.
-  struct Size {
-    int64_t rows = 0;
-    int64_t cols = 0;
-  };
-  Result<Size> StoredSize(const Tensor& weight) const;
+  using Size = TensorFinder::Size;
+  Result<Size> StoredSize(const Tensor& weight) const { return find_.StoredSize(weight); }
   Result<Weight> StoredMatrix(std::string_view name);
 
   // An I64 or I32 table [rows, cols] whose entries must lie in [0, limit).
@@ -99,6 +99,10 @@ class WeightLoader {
   // are known and not counted).
   std::string Summary() const;
   std::vector<const Tensor*> Unused() const;
+  size_t used_count() const { return find_.used().size(); }
+  bool Used(const Tensor& tensor) const { return find_.used().contains(&tensor); }
+  // With HeadersOnly: what is wrong with the tensors that were asked for so far.
+  const std::vector<TensorFault>& faults() const { return find_.faults(); }
 
   // For converters: gives back converted copies; Weights taken so far must not be used any more.
   void FreeConverted();
@@ -107,27 +111,24 @@ class WeightLoader {
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
  private:
-  Result<const Tensor*> Take(std::string_view full_name);
-  Result<Weight> IntegerMatrix(std::string_view name, const Tensor& tensor, QuantScheme scheme,
-                               int64_t rows, int64_t cols);
-  Result<Weight> StaticMatrix(std::string_view name, Weight w);
-  Result<const float*> Scales(std::string_view full_name, int64_t rows);
-  Result<float> Scalar(std::string_view full_name);
-  Status CheckZeros(std::string_view full_name, int64_t rows);
-  Result<QuantScheme> SchemeOf(const Tensor& tensor) const;
-  Status CheckFloat(const Tensor& tensor) const;
-  Result<Weight> Widen(std::string_view full_name, int64_t rows, int64_t cols, bool vector);
+  Result<Weight> ReadMatrix(const MatrixTensors& found, int64_t rows, int64_t cols);
+  Result<Weight> ReadIntegers(const MatrixTensors& found, Weight w);
+  Result<const float*> Scales(const Tensor& t, int64_t rows);
+  Result<Weight> Widen(std::string_view full_name, std::initializer_list<int64_t> shape,
+                       int64_t rows, int64_t cols);
   const std::byte* AlignedData(
       const Tensor& tensor);  // in the map, or a copy where that is unaligned
   void Report();
 
   std::shared_ptr<const Checkpoint> checkpoint_;
+  TensorFinder find_;
   std::shared_ptr<WeightStore> store_;
+  bool headers_only_ = false;
   LoadProgressCallback progress_;
+  int64_t trunk_bytes_ = 0;
   LoadProgress done_;
   int last_percent_ = -1;
   int64_t start_ns_ = 0;
-  std::unordered_set<const Tensor*> used_;
 };
 
 }  // namespace fathom

@@ -96,7 +96,8 @@ TEST(WeightLoader, MissingTensorsAreNamed) {
   auto loader = Open(dir, {Make("c.weight", DType::kF8E4M3, {1, 4}, Bytes(4, 0x38))});
   EXPECT_THAT(FaultOf(loader.Matrix("x", 1, 1)),
               HasSubstr(dir.path() + ": tensor 'x.weight' is missing"));
-  EXPECT_THAT(FaultOf(loader.Matrix("c", 1, 4)), HasSubstr("tensor 'c.scale' is missing"));
+  EXPECT_THAT(FaultOf(loader.Matrix("c", 1, 4)),
+              HasSubstr("tensor 'c.scale' is missing, which 'c.weight' (FP8) needs"));
   EXPECT_THAT(FaultOf(loader.Vector("norm.weight", 4)),
               HasSubstr("tensor 'norm.weight' is missing"));
   EXPECT_THAT(FaultOf(loader.IdTable("t", 1, 1, 1)), HasSubstr("tensor 't' is missing"));
@@ -256,7 +257,7 @@ TEST(WeightLoader, UnknownTensorsAreCountedAndDraftersAreNot) {
   ASSERT_TRUE(loader.Vector("a", 1));
   ASSERT_EQ(loader.Unused().size(), 1U);
   EXPECT_EQ(loader.Unused()[0]->name, "odd");
-  EXPECT_THAT(loader.Summary(), HasSubstr("1 tensors of no known use, the first is 'odd'"));
+  EXPECT_THAT(loader.Summary(), HasSubstr("1 tensor of no known use, the first is 'odd'"));
 }
 
 }  // namespace
