@@ -3,15 +3,15 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "base/check.h"
+#include "base/file.h"
 
 namespace fathom {
 
 Result<NpyWriter> NpyWriter::Create(const std::string& path, int64_t rows, int64_t columns) {
   std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) return Invalid("{}: can't be written: {}", path, std::strerror(errno));
+  if (file == nullptr) return WriteFault(path, errno);
   NpyWriter writer(path, file, rows * columns);
   std::string header =
       fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, columns);
@@ -22,7 +22,7 @@ Result<NpyWriter> NpyWriter::Create(const std::string& path, int64_t rows, int64
   start += {1, 0, static_cast<char>(header.size() & 0xFFU), static_cast<char>(header.size() >> 8U)};
   start += header;
   if (std::fwrite(start.data(), 1, start.size(), file) != start.size()) {
-    return Invalid("{}: writing failed: {}", path, std::strerror(errno));
+    return WriteFault(path, errno);
   }
   return writer;
 }
@@ -31,7 +31,7 @@ Status NpyWriter::Write(std::span<const float> values) {
   missing_ -= static_cast<int64_t>(values.size());
   CHECK(missing_ >= 0, "{} gets more values than it declared", path_);
   if (std::fwrite(values.data(), sizeof(float), values.size(), file_.get()) != values.size()) {
-    return Invalid("{}: writing failed: {}", path_, std::strerror(errno));
+    return WriteFault(path_, errno);
   }
   return {};
 }
@@ -39,7 +39,7 @@ Status NpyWriter::Write(std::span<const float> values) {
 Status NpyWriter::Finish() {
   CHECK(missing_ == 0, "{} lacks {} values", path_, missing_);
   if (std::fclose(file_.release()) != 0) {
-    return Invalid("{}: writing failed: {}", path_, std::strerror(errno));
+    return WriteFault(path_, errno);
   }
   return {};
 }

@@ -28,21 +28,44 @@ Result<std::string> ReadFile(const std::string& path) {
   return std::move(out).str();
 }
 
+std::string_view WriteAdvice(int error) {
+  switch (error) {
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "make it writable, or choose another place";
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case EEXIST:
+    case ENOTEMPTY:
+    case ENAMETOOLONG:
+      return "choose another place";
+    default:  // no space, a quota, a limit, or a disk at fault
+      return "free disk space and run again";
+  }
+}
+
+tl::unexpected<Error> WriteFault(std::string_view path, int error) {
+  return Invalid("cannot write {}: {}; {}", path, std::strerror(error), WriteAdvice(error));
+}
+
 Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
   const std::string beside = path + ".part";
   std::FILE* file = std::fopen(beside.c_str(), "wb");
-  if (!file) return Invalid("cannot write {}: {}", beside, std::strerror(errno));
+  if (!file) return WriteFault(beside, errno);
   const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
   const bool closed = std::fclose(file) == 0;
   if (!written || !closed) {
     const int reason = errno;
     std::remove(beside.c_str());
-    return Invalid("cannot write {}: {}", beside, std::strerror(reason));
+    return WriteFault(beside, reason);
   }
   if (std::rename(beside.c_str(), path.c_str()) != 0) {
     const int reason = errno;
     std::remove(beside.c_str());
-    return Invalid("cannot rename {} to {}: {}", beside, path, std::strerror(reason));
+    return Invalid("cannot rename {} to {}: {}; {}", beside, path, std::strerror(reason),
+                   WriteAdvice(reason));
   }
   return {};
 }

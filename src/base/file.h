@@ -1,5 +1,6 @@
 #pragma once
-// Files: whole reads, memory maps, atomic writes. Messages carry the path and the system's reason.
+// Files: whole reads, memory maps, atomic writes. Messages carry the path, the system's reason, and
+// what to do about it.
 
 #include <cstddef>
 #include <span>
@@ -11,6 +12,12 @@
 namespace fathom {
 
 Result<std::string> ReadFile(const std::string& path);
+
+// The next step after a write that failed with this errno, for messages.
+std::string_view WriteAdvice(int error);
+
+// "cannot write PATH: <reason>; <advice>"
+tl::unexpected<Error> WriteFault(std::string_view path, int error);
 
 // Writes beside the target and renames, so that a reader never sees half a file.
 Status WriteFileAtomically(const std::string& path, std::string_view bytes);

@@ -62,7 +62,10 @@ TEST_F(FileTest, FailedWriteLeavesTheOldFileAndNothingElse) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message.find(At("d")), std::string::npos);
   EXPECT_FALSE(fs::exists(At("d.part")));
-  EXPECT_FALSE(WriteFileAtomically(At("no/such/dir/f"), "x").has_value());
+  EXPECT_EQ(WriteFileAtomically(At("no/such/dir/f"), "x").error().message,
+            "cannot write " + At("no/such/dir/f.part") +
+                ": No such file or directory; choose another place");
+  EXPECT_EQ(WriteAdvice(EACCES), "make it writable, or choose another place");
   EXPECT_EQ(*ReadFile(At("f")), "old");
   EXPECT_EQ(Count(), 2U);
 }
@@ -83,7 +86,8 @@ TEST_F(FileTest, FullDiskIsAnErrorAndLeavesNothingBehind) {
   fs::create_symlink("/dev/full", At("f.part"));
   const auto status = WriteFileAtomically(At("f"), std::string(100'000, 'x'));
   ASSERT_FALSE(status.has_value());
-  EXPECT_NE(status.error().message.find("No space left on device"), std::string::npos);
+  EXPECT_EQ(status.error().message, "cannot write " + At("f.part") +
+                                        ": No space left on device; free disk space and run again");
   EXPECT_EQ(Count(), 0U);
 }
 

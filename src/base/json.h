@@ -18,6 +18,9 @@ inline constexpr int kMaxJsonDepth = 128;
 Result<Json> ParseJson(std::string_view text, std::string_view what);
 Result<OrderedJson> ParseOrderedJson(std::string_view text, std::string_view what);
 
+// Where a text stops being one JSON value: "at line 3, column 7, near '}'". Empty where it doesn't.
+std::string JsonFault(std::string_view text);
+
 // Compact; invalid UTF-8 becomes U+FFFD instead of an exception.
 std::string DumpJson(const Json& value);
 std::string DumpJson(const OrderedJson& value);

@@ -20,6 +20,32 @@ TEST(ParseJson, NamesTheTextInItsMessage) {
   EXPECT_EQ(bad.error().message.find('\n'), std::string::npos);
 }
 
+// In our words, with the place; the parser's own text speaks of its insides.
+TEST(ParseJson, SaysWhereItStopsBeingJson) {
+  const auto message = [](const char* text) {
+    const auto bad = ParseJson(text, "f.json");
+    return bad ? "" : bad.error().message;
+  };
+  const std::string next = "; correct it there, or fetch the file again";
+  EXPECT_EQ(message("{\"a\": }"), "f.json: not valid JSON at line 1, column 7, near '}'" + next);
+  EXPECT_EQ(message("{\n  \"a\": 1,\n  b: 2\n}"),
+            "f.json: not valid JSON at line 3, column 3, near 'b: 2'" + next);
+  EXPECT_EQ(message("{\"a\": [1,"),
+            "f.json: not valid JSON at line 1, column 10, where it ends too early" + next);
+  EXPECT_EQ(message(""),
+            "f.json: not valid JSON at line 1, column 1, where it ends too early" + next);
+  EXPECT_EQ(message("[1]\n\n]"), "f.json: not valid JSON at line 3, column 1, near ']'" + next);
+  EXPECT_EQ(message("[\"a\n\"]"), "f.json: not valid JSON at line 1, column 4, near ''" + next);
+  EXPECT_EQ(
+      message("[1, 1e999]"),
+      "f.json: not valid JSON at line 1, column 5, where the number 1e999 is beyond the range "
+      "of double" +
+          next);
+  EXPECT_EQ(message("[\"\xff\x01\"]"),
+            "f.json: not valid JSON at line 1, column 3, near '??\"]'" + next);
+  EXPECT_EQ(JsonFault("[1, {}]"), "");
+}
+
 TEST(ParseJson, RefusesWhatIsNotOneValue) {
   for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1} x", "nul", "\"\\ud800\"", "1e999",
                            "\"\xff\"", "{\"a\":1", "'a'", "// x\n1"}) {

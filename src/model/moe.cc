@@ -4,6 +4,34 @@
 
 namespace fathom {
 
+namespace {
+
+// Grouped linears quantise their inputs for all experts or for none, and know scales per token
+// only. quant_model_description.json says so of the experts that it names; others may be stored
+// plainly.
+Status CheckAlike(const WeightLoader& loader, const std::string& prefix, const char* part,
+                  const std::vector<Weight>& experts) {
+  const auto name = [&](size_t e) {
+    return fmt::format("{}.experts.{}.{}.weight", prefix, e, part);
+  };
+  for (size_t e = 0; e < experts.size(); ++e) {
+    if (experts[e].format == WeightFormat::kInt8Static) {
+      return Fail(ErrorCode::kUnimplemented,
+                  "{}: tensor '{}' is W8A8; routed experts need W8A8_DYNAMIC or W4A8_DYNAMIC",
+                  loader.checkpoint().dir(), name(e));
+    }
+    const bool first = IsInteger(experts[0].format);
+    if (experts[e].empty() || IsInteger(experts[e].format) == first) continue;
+    return Invalid(
+        "{}: tensor '{}' is quantised to integers and '{}' is not; experts are computed as one and "
+        "must agree, quantise the model again",
+        loader.checkpoint().dir(), name(first ? 0 : e), name(first ? e : 0));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<Moe> Moe::Load(WeightLoader& loader, const std::string& prefix, const ModelConfig& c,
                       bool hash_layer) {
   Moe m;
@@ -31,6 +59,9 @@ Result<Moe> Moe::Load(WeightLoader& loader, const std::string& prefix, const Mod
     m.w2_.push_back(w2);
     m.w3_.push_back(w3);
   }
+  TRY_STATUS(CheckAlike(loader, prefix, "w1", m.w1_));
+  TRY_STATUS(CheckAlike(loader, prefix, "w2", m.w2_));
+  TRY_STATUS(CheckAlike(loader, prefix, "w3", m.w3_));
   const int64_t shared_inner = inner * c.n_shared_experts;
   TRY(m.shared_w1_, loader.Matrix(prefix + ".shared_experts.w1", shared_inner, d));
   TRY(m.shared_w2_, loader.Matrix(prefix + ".shared_experts.w2", d, shared_inner));

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/json.h"
 #include "text/utf8.h"
 
 namespace fathom {
@@ -315,10 +316,10 @@ std::optional<std::string> DecodeByteLevel(std::string_view symbol) {
 Result<TokenizerFile> ReadTokenizerFile(std::string_view json, std::string_view what) {
   dom::parser parser;
   dom::object root;
-  const simdjson::error_code error = parser.parse(json.data(), json.size()).get(root);
-  if (error != simdjson::SUCCESS) {
-    return Invalid("{}: not a JSON object ({}); fetch the file again from the model's release",
-                   what, simdjson::error_message(error));
+  if (parser.parse(json.data(), json.size()).get(root) != simdjson::SUCCESS) {
+    const std::string fault = JsonFault(json);
+    return Invalid("{}: not {}; fetch the file again from the model's release", what,
+                   fault.empty() ? "a JSON object" : "valid JSON " + fault);
   }
   Result<TokenizerFile> file = Reader(root).Read();
   if (!file) {

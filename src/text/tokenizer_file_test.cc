@@ -139,6 +139,14 @@ TEST(TokenizerFile, WhatCantBeReproducedIsRefusedByKey) {
   EXPECT_NE(Refusal(json).find("model.vocab has no entry for the byte 0x20"), std::string::npos);
 }
 
+TEST(TokenizerFile, SaysWhereItIsNoJson) {
+  EXPECT_EQ(Tokenizer::FromJson("{\n 'a': 1}", "f").error().message,
+            "f: not valid JSON at line 2, column 2, near ''a': 1}'; fetch the file again from the "
+            "model's release");
+  EXPECT_EQ(Tokenizer::FromJson("[]", "f").error().message,
+            "f: not a JSON object; fetch the file again from the model's release");
+}
+
 TEST(TokenizerFile, EveryTruncationIsRefused) {
   const std::string text = SmallFile().dump();
   for (size_t size = 0; size < text.size(); ++size) {

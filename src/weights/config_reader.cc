@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "weights/printable.h"
+#include "base/printable.h"
 
 namespace fathom {
 namespace {

@@ -160,7 +160,10 @@ std::string DescriptionText(const std::vector<Jobs>& shards, const ConvertOption
 Status WriteRotation(const Rotation& rotation, int64_t size, const std::string& dir) {
   std::error_code fault;
   fs::create_directories(dir + "/optional", fault);
-  if (fault) return Invalid("cannot create {}/optional: {}", dir, fault.message());
+  if (fault) {
+    return Invalid("cannot create {}/optional: {}; {}", dir, fault.message(),
+                   WriteAdvice(fault.value()));
+  }
   TRY(SafetensorsWriter out,
       SafetensorsWriter::Create(fmt::format("{}/{}", dir, kRotationFile),
                                 {{"global_rotation", DType::kF32, {size, size}}}));

@@ -13,9 +13,9 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/printable.h"
 #include "tensor/weight.h"
 #include "weights/output_directory.h"
-#include "weights/printable.h"
 #include "weights/quant_description.h"
 #include "weights/safetensors_writer.h"
 #include "weights/shard_files.h"
@@ -261,7 +261,10 @@ Status CopyOthers(const std::string& input_dir, const std::string& dir) {
     }
     std::error_code copy;
     fs::copy_file(it->path(), fs::path(dir) / name, copy);
-    if (copy) return Invalid("cannot copy {} to {}: {}", it->path().string(), dir, copy.message());
+    if (copy) {
+      return Invalid("cannot copy {} to {}: {}; {}", it->path().string(), dir, copy.message(),
+                     WriteAdvice(copy.value()));
+    }
   }
   if (fault) return Invalid("cannot list {}: {}", input_dir, fault.message());
   return {};

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable.h"
 #include "weights/draft_vocabulary.h"
 #include "weights/model_format.h"
-#include "weights/printable.h"
 #include "weights/tensor_set.h"
 
 namespace fathom {

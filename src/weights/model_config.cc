@@ -6,8 +6,8 @@
 #include <system_error>
 
 #include "base/file.h"
+#include "base/printable.h"
 #include "weights/config_reader.h"
-#include "weights/printable.h"
 
 namespace fathom {
 namespace {

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/file.h"
+
 namespace fathom {
 
 namespace fs = std::filesystem;
@@ -25,10 +27,14 @@ Result<std::unique_ptr<ScratchDirectory>> ScratchDirectory::Create(const std::st
     }
   }
   fs::create_directories(path, fault);
-  if (fault) return Invalid("cannot create {}: {}", path, fault.message());
+  if (fault) {
+    return Invalid("cannot create {}: {}; {}", path, fault.message(), WriteAdvice(fault.value()));
+  }
   const int lock = open(marker.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock < 0) {
-    return Invalid("cannot create {}: {}", marker, std::generic_category().message(errno));
+    const int error = errno;
+    return Invalid("cannot create {}: {}; {}", marker, std::generic_category().message(error),
+                   WriteAdvice(error));
   }
   std::unique_ptr<ScratchDirectory> made(new ScratchDirectory(path, lock));
   if (flock(lock, LOCK_EX | LOCK_NB) != 0) {
@@ -38,7 +44,10 @@ Result<std::unique_ptr<ScratchDirectory>> ScratchDirectory::Create(const std::st
   }
   for (const auto& entry : fs::directory_iterator(path, fault)) {
     if (entry.path().filename() != kScratchMarker) fs::remove_all(entry.path(), fault);
-    if (fault) return Invalid("cannot remove {}: {}", entry.path().string(), fault.message());
+    if (fault) {
+      return Invalid("cannot remove {}: {}; {}", entry.path().string(), fault.message(),
+                     WriteAdvice(fault.value()));
+    }
   }
   return made;
 }
@@ -52,7 +61,10 @@ ScratchDirectory::~ScratchDirectory() {
 Status ScratchDirectory::KeepAs(const std::string& path) {
   std::error_code fault;
   fs::rename(path_, path, fault);
-  if (fault) return Invalid("cannot rename {} to {}: {}", path_, path, fault.message());
+  if (fault) {
+    return Invalid("cannot rename {} to {}: {}; {}", path_, path, fault.message(),
+                   WriteAdvice(fault.value()));
+  }
   kept_ = true;
   fs::remove(fs::path(path) / kScratchMarker, fault);
   return {};

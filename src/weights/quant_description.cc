@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "base/json.h"
-#include "weights/printable.h"
+#include "base/printable.h"
+#include "weights/official_format.h"
 #include "weights/tensor_names.h"
 
 namespace fathom {
@@ -66,6 +66,46 @@ Status QuantDescription::CheckFused() const {
   return {};
 }
 
+// The one group size that there is: 0, a scale for each channel.
+Status QuantDescription::CheckGroups(const Json& json) const {
+  const auto group = json.find("group_size");
+  if (group == json.end()) return {};
+  if (!group->is_number_integer()) {
+    return Invalid("{}: key 'group_size' is {}, it must be a whole number; fetch the file again",
+                   path_, Printable(DumpJson(*group), 60));
+  }
+  if (*group == 0) return {};
+  for (const auto& [name, scheme] : schemes_) {
+    if (scheme != QuantScheme::kW4A8Dynamic) continue;
+    return Fail(
+        ErrorCode::kUnimplemented,
+        "{}: key 'group_size' is {} and tensor '{}' is W4A8_DYNAMIC; Fathom computes it with "
+        "one scale per channel, quantise the model with group_size 0",
+        path_, DumpJson(*group), Printable(name));
+  }
+  return {};
+}
+
+// What the file says of a scale or an offset must be what it says of its weight. Some writers call
+// scales FLOAT, after how they are stored, and W8A8_MIX has the parts of two schemes.
+Status QuantDescription::CheckParts() const {
+  for (const auto& [name, scheme] : schemes_) {
+    const std::string_view linear = QuantisedLinearOf(name);
+    if (linear.empty() || scheme == QuantScheme::kFloat) continue;
+    const auto weight = schemes_.find(fmt::format("{}.weight", linear));
+    if (weight == schemes_.end() || weight->second == scheme) continue;
+    if (weight->second == QuantScheme::kW8A8Mix &&
+        (scheme == QuantScheme::kW8A8 || scheme == QuantScheme::kW8A8Dynamic)) {
+      continue;
+    }
+    return Invalid(
+        "{}: tensor '{}' is {} and '{}' is {}; they are parts of one linear and must agree, fetch "
+        "the file again",
+        path_, Printable(weight->first), Name(weight->second), Printable(name), Name(scheme));
+  }
+  return {};
+}
+
 Result<QuantDescription> QuantDescription::Parse(std::string_view text, const std::string& path) {
   TRY(const Json json, ParseJson(text, path));
   if (!json.is_object()) {
@@ -88,16 +128,8 @@ Result<QuantDescription> QuantDescription::Parse(std::string_view text, const st
                      Printable(at->first), Name(at->second), Name(*scheme));
     }
   }
-  const auto group = json.find("group_size");
-  const bool grouped = group != json.end() && group->is_number() && group->get<double>() > 0;
-  for (const auto& [name, scheme] : d.schemes_) {
-    if (grouped && scheme == QuantScheme::kW4A8Dynamic) {
-      return Fail(ErrorCode::kUnimplemented,
-                  "{}: group_size is {} and tensor '{}' is W4A8_DYNAMIC; Fathom computes it with "
-                  "one scale per channel, quantise the model with group_size 0",
-                  path, DumpJson(*group), Printable(name));
-    }
-  }
+  TRY_STATUS(d.CheckGroups(json));
+  TRY_STATUS(d.CheckParts());
   TRY_STATUS(d.CheckFused());
   return d;
 }

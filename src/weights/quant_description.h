@@ -6,9 +6,10 @@
 // leading "model."; they are kept under official names (weights/tensor_names.h). Keys without a dot
 // are metadata, of which only group_size is read. Source: deepseek_v32.md 2.2, deepseek_v4.md 2.5.
 //
-// Refused, each by name: a scheme that Fathom does not compute, two schemes for one tensor, experts
-// of one layer or the gate and up halves of a shared expert that disagree (they are computed as
-// one), W4A8_DYNAMIC in groups (group_size > 0). Immutable: any thread may read.
+// Refused, each by name: a scheme that Fathom does not compute, two schemes for one tensor or for
+// the parts of one linear, experts of one layer or the gate and up halves of a shared expert that
+// disagree (they are computed as one), W4A8_DYNAMIC with any group_size but 0 (a scale per
+// channel). Immutable: any thread may read.
 
 #include <cstdint>
 #include <map>
@@ -17,6 +18,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace fathom {
 
@@ -43,6 +45,8 @@ class QuantDescription {
   const std::string& path() const { return path_; }
 
  private:
+  Status CheckGroups(const Json& json) const;
+  Status CheckParts() const;
   Status CheckFused() const;
 
   std::string path_;

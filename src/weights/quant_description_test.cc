@@ -66,12 +66,32 @@ TEST(QuantDescription, FusedTensorsMustAgree) {
               HasSubstr("routed experts need W8A8_DYNAMIC or W4A8_DYNAMIC"));
 }
 
+TEST(QuantDescription, PartsOfOneLinearMustAgree) {
+  EXPECT_EQ(FaultOf(R"({"a.wq_a.weight": "W8A8_DYNAMIC", "a.wq_a.weight_offset": "W4A8_DYNAMIC"})"),
+            "d.json: tensor 'a.wq_a.weight' is W8A8_DYNAMIC and 'a.wq_a.weight_offset' is "
+            "W4A8_DYNAMIC; they are parts of one linear and must agree, fetch the file again");
+  EXPECT_THAT(FaultOf(R"({"a.wq_a.weight": "FLOAT", "a.wq_a.quant_bias": "W8A8"})"),
+              HasSubstr("'a.wq_a.weight' is FLOAT and 'a.wq_a.quant_bias' is W8A8"));
+  EXPECT_EQ(FaultOf(R"({"a.weight": "W8A8_MIX", "a.deq_scale": "W8A8", "a.weight_scale": "FLOAT",
+                        "a.weight_offset": "W8A8_DYNAMIC", "b.scale_bias": "W4A8_DYNAMIC"})"),
+            "");
+}
+
 TEST(QuantDescription, RefusesGroupsAndContradictions) {
   const std::string w4 = R"("layers.3.ffn.experts.0.w1.weight": "W4A8_DYNAMIC")";
   EXPECT_THAT(FaultOf(R"({"group_size": 256, )" + w4 + "}"),
-              HasSubstr("group_size is 256 and tensor 'layers.3.ffn.experts.0.w1.weight'"));
+              HasSubstr("key 'group_size' is 256 and tensor 'layers.3.ffn.experts.0.w1.weight'"));
   EXPECT_EQ(FaultOf(R"({"group_size": 0, )" + w4 + "}"), "");
   EXPECT_EQ(FaultOf(R"({"group_size": 256, "x.weight": "W8A8_DYNAMIC"})"), "");
+  EXPECT_EQ(FaultOf(R"({"group_size": -1, "x.weight": "W8A8_DYNAMIC"})"), "");
+  EXPECT_THAT(FaultOf(R"({"group_size": -1, )" + w4 + "}"),
+              HasSubstr("d.json: key 'group_size' is -1 and tensor"));
+  for (const char* size : {"\"0\"", "null", "0.5", "[0]", "true"}) {
+    EXPECT_EQ(FaultOf(fmt::format(R"({{"group_size": {}, "x.weight": "FLOAT"}})", size)),
+              fmt::format("d.json: key 'group_size' is {}, it must be a whole number; fetch the "
+                          "file again",
+                          size));
+  }
   EXPECT_THAT(FaultOf(R"({"model.norm.weight": "FLOAT", "norm.weight": "W8A8"})"),
               HasSubstr("tensor 'norm.weight' is both FLOAT and W8A8"));
   EXPECT_THAT(FaultOf("[]"), HasSubstr("d.json: must be an object"));

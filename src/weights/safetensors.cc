@@ -9,7 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "weights/printable.h"
+#include "base/json.h"
+#include "base/printable.h"
 
 namespace fathom {
 namespace {
@@ -148,9 +149,9 @@ Result<std::vector<Tensor>> SafetensorsFile::ParseHeader(std::span<const std::by
   simdjson::dom::parser parser;
   const simdjson::padded_string padded(text, length);
   simdjson::dom::element root;
-  if (const auto fault = parser.parse(padded).get(root); fault != simdjson::SUCCESS) {
-    return Invalid("{}: the header is not valid JSON ({}); {}", *path,
-                   simdjson::error_message(fault), kFetchAgain);
+  if (parser.parse(padded).get(root) != simdjson::SUCCESS) {
+    return Invalid("{}: the header of {} bytes is not valid JSON {}; {}", *path, length,
+                   JsonFault({text, length}), kFetchAgain);
   }
   simdjson::dom::object object;
   if (root.get(object) != simdjson::SUCCESS) {

@@ -76,7 +76,9 @@ TEST(Safetensors, DamagedLengths) {
 }
 
 TEST(Safetensors, DamagedHeaders) {
-  EXPECT_THAT(FaultOf(RawSafetensors("{", 0)), HasSubstr("not valid JSON"));
+  EXPECT_THAT(FaultOf(RawSafetensors("{", 0)),
+              HasSubstr("the header of 1 bytes is not valid JSON at line 1, column 2, where it "
+                        "ends too early; the file is damaged"));
   EXPECT_THAT(FaultOf(RawSafetensors("[]", 0)), HasSubstr("not a JSON object"));
   EXPECT_THAT(FaultOf(RawSafetensors(R"({"a":1})", 0)), HasSubstr("'a' has no dtype"));
   EXPECT_THAT(FaultOf(RawSafetensors(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", 4)),

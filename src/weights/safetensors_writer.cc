@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string_view>
 #include <unordered_set>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/json.h"
 
 namespace fathom {
@@ -38,7 +38,7 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
   while ((length + text.size()) % kDataAlignment != 0) text += ' ';
 
   std::FILE* file = std::fopen(Part(path).c_str(), "wb");
-  if (file == nullptr) return Invalid("cannot write {}: {}", Part(path), std::strerror(errno));
+  if (file == nullptr) return WriteFault(Part(path), errno);
   SafetensorsWriter writer(path, file);
   writer.declared_ = offset;
   auto begin = static_cast<int64_t>(length + text.size());
@@ -60,8 +60,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 Status SafetensorsWriter::Put(const void* data, size_t size) {
   if (size == 0 || std::fwrite(data, 1, size, file_.get()) == size) return {};
-  return Invalid("cannot write {}: {}; free disk space and run again", Part(path_),
-                 std::strerror(errno));
+  return WriteFault(Part(path_), errno);
 }
 
 Status SafetensorsWriter::Write(std::span<const std::byte> bytes) {
@@ -74,8 +73,7 @@ Status SafetensorsWriter::Write(std::span<const std::byte> bytes) {
 Status SafetensorsWriter::WriteAt(size_t index, int64_t offset, std::span<const std::byte> bytes) {
   CHECK(file_ && index < begins_.size());
   if (std::fseek(file_.get(), begins_[index] + offset, SEEK_SET) != 0) {
-    return Invalid("cannot write {}: {}; free disk space and run again", Part(path_),
-                   std::strerror(errno));
+    return WriteFault(Part(path_), errno);
   }
   return Write(bytes);
 }
@@ -86,8 +84,7 @@ Status SafetensorsWriter::Finish() {
   // A failing sync or close means lost data; the destructor then removes the part.
   if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0 ||
       std::rename(Part(path_).c_str(), path_.c_str()) != 0) {
-    return Invalid("cannot write {}: {}; free disk space and run again", path_,
-                   std::strerror(errno));
+    return WriteFault(path_, errno);
   }
   file_.reset();
   return {};

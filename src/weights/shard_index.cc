@@ -1,7 +1,7 @@
 #include "weights/shard_index.h"
 
 #include "base/json.h"
-#include "weights/printable.h"
+#include "base/printable.h"
 
 namespace fathom {
 namespace {

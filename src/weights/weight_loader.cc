@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "weights/printable.h"
+#include "base/printable.h"
 
 namespace fathom {
 namespace {
