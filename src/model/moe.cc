@@ -6,26 +6,27 @@ namespace fathom {
 
 namespace {
 
-// Grouped linears quantise their inputs for all experts or for none, and know scales per token
-// only. quant_model_description.json says so of the experts that it names; others may be stored
-// plainly.
+// Grouped linears take experts of one format (ops.h), without static scales of activations.
+// quant_model_description.json can't promise that: it need not name every expert. (A loader of
+// headers only gives Weights without data, of which it may not know the format.)
 Status CheckAlike(const WeightLoader& loader, const std::string& prefix, const char* part,
                   const std::vector<Weight>& experts) {
+  const std::string& dir = loader.checkpoint().dir();
   const auto name = [&](size_t e) {
     return fmt::format("{}.experts.{}.{}.weight", prefix, e, part);
   };
   for (size_t e = 0; e < experts.size(); ++e) {
+    if (experts[e].empty()) continue;
     if (experts[e].format == WeightFormat::kInt8Static) {
       return Fail(ErrorCode::kUnimplemented,
-                  "{}: tensor '{}' is W8A8; routed experts need W8A8_DYNAMIC or W4A8_DYNAMIC",
-                  loader.checkpoint().dir(), name(e));
+                  "{}: tensor '{}' is W8A8; routed experts need W8A8_DYNAMIC or W4A8_DYNAMIC", dir,
+                  name(e));
     }
-    const bool first = IsInteger(experts[0].format);
-    if (experts[e].empty() || IsInteger(experts[e].format) == first) continue;
+    if (experts[e].format == experts[0].format) continue;
     return Invalid(
-        "{}: tensor '{}' is quantised to integers and '{}' is not; experts are computed as one and "
-        "must agree, quantise the model again",
-        loader.checkpoint().dir(), name(first ? 0 : e), name(first ? e : 0));
+        "{}: tensors '{}' and '{}' are stored in different formats; experts are computed as one "
+        "and must agree, quantise the model again",
+        dir, name(0), name(e));
   }
   return {};
 }

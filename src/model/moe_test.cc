@@ -55,12 +55,12 @@ std::string FaultOf(const std::vector<std::string>& plain) {
 TEST(Moe, ExpertsThatAreComputedAsOneMustAgree) {
   EXPECT_EQ(FaultOf({}), "");
   EXPECT_THAT(FaultOf({"layers.1.ffn.experts.2.w3.weight"}),
-              HasSubstr("tensor 'layers.1.ffn.experts.0.w3.weight' is quantised to integers and "
-                        "'layers.1.ffn.experts.2.w3.weight' is not; experts are computed as one and "
-                        "must agree, quantise the model again"));
+              HasSubstr("tensors 'layers.1.ffn.experts.0.w3.weight' and "
+                        "'layers.1.ffn.experts.2.w3.weight' are stored in different formats; "
+                        "experts are computed as one and must agree, quantise the model again"));
   EXPECT_THAT(FaultOf({"layers.1.ffn.experts.0.w2.weight"}),
-              HasSubstr("'layers.1.ffn.experts.1.w2.weight' is quantised to integers and "
-                        "'layers.1.ffn.experts.0.w2.weight' is not"));
+              HasSubstr("tensors 'layers.1.ffn.experts.0.w2.weight' and "
+                        "'layers.1.ffn.experts.1.w2.weight' are stored in different formats"));
   // One part of all experts may be plain: each part is a linear of its own.
   EXPECT_EQ(FaultOf({"layers.1.ffn.experts.0.w1.weight", "layers.1.ffn.experts.1.w1.weight",
                      "layers.1.ffn.experts.2.w1.weight", "layers.1.ffn.experts.3.w1.weight"}),

@@ -124,6 +124,27 @@ TEST_P(OpsTest, ExtremeScalesAreExact) {
   }
 }
 
+// Every e4m3 code that a checkpoint can have (WeightLoader refuses the two for NaN), picked by
+// float activations: exact, and so the same on every backend.
+TEST_P(OpsTest, EveryFp8CodeInFloat) {
+  constexpr int64_t kRows = 256;
+  Matrix w = Random(4).Weights(WeightFormat::kFp8Block, kRows, 130);
+  std::fill(w.scale.begin(), w.scale.end(), uint8_t{130});
+  for (int64_t n = 0; n < kRows; ++n)
+    std::fill_n(w.data.begin() + n * 130, 130, static_cast<uint8_t>(n));
+  for (int64_t m : {1, 2, 13}) {
+    Tensor x(DType::kF32, m, 130);
+    for (int64_t t = 0; t < m; ++t) x.view.f32(t)[10 * t + 9] = 1.0F;
+    Tensor y(DType::kF32, m, kRows);
+    ops_[0]->Linear(y.view, x.view, w.weight);
+    for (int64_t n = 0; n < kRows; ++n) {
+      if (n % 128 == 127) continue;
+      const float expected = E4m3ToFloat(static_cast<uint8_t>(n)) * 8.0F;
+      for (int64_t t = 0; t < m; ++t) ASSERT_EQ(y.at(t, n), expected) << "code " << n;
+    }
+  }
+}
+
 // Every e4m3 and e2m1 code under every scale, picked by bfloat16 activations: exact. The float
 // kernels do not know e4m3's codes for NaN (linear_kernel.h).
 TEST_P(OpsTest, EveryCodeUnderEveryScaleInBfloat16) {

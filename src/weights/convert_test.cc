@@ -277,6 +277,25 @@ TEST(Convert, PartsOfALinearThatAreMissingAreNamed) {
   }
 }
 
+TEST(Convert, NanInAnFp8WeightIsRefused) {
+  for (const uint8_t code : {0x7f, 0xff}) {
+    const TempDir dir;
+    TinyModel model;
+    const std::string wq_a = "layers.1.attn.wq_a";
+    std::erase_if(model.tensors,
+                  [&](const auto& t) { return t.declaration.name == wq_a + ".weight"; });
+    std::vector<uint8_t> codes(32 * 64, 0x38);
+    codes[77] = code;
+    model.tensors.push_back(Make(wq_a + ".weight", DType::kF8E4M3, {32, 64}, codes));
+    model.tensors.push_back(
+        Make(wq_a + ".scale", DType::kF8E8M0, {1, 1}, std::vector<uint8_t>{127}));
+    model.Write(dir / "in");
+    EXPECT_THAT(FaultOf(dir / "in", dir / "out"),
+                HasSubstr("tensor '" + wq_a + ".weight' has a NaN or infinity at element 77"));
+    EXPECT_FALSE(fs::exists(dir / "out"));
+  }
+}
+
 TEST(Convert, BadInputsAreNamed) {
   const TempDir dir;
   EXPECT_THAT(FaultOf(dir / "none", dir / "out"), HasSubstr("model path does not exist"));
