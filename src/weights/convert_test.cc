@@ -278,7 +278,7 @@ TEST(Convert, PartsOfALinearThatAreMissingAreNamed) {
 }
 
 TEST(Convert, NanInAnFp8WeightIsRefused) {
-  for (const uint8_t code : {0x7f, 0xff}) {
+  for (const uint8_t code : {uint8_t{0x7f}, uint8_t{0xff}}) {
     const TempDir dir;
     TinyModel model;
     const std::string wq_a = "layers.1.attn.wq_a";
