@@ -51,20 +51,45 @@ tl::unexpected<Error> WriteFault(std::string_view path, int error) {
 }
 
 Status WriteFileAtomically(const std::string& path, std::string_view bytes) {
-  const std::string beside = path + ".part";
-  std::FILE* file = std::fopen(beside.c_str(), "wb");
-  if (!file) return WriteFault(beside, errno);
-  const bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed) {
+  TRY(FileWriter file, FileWriter::Create(path));
+  TRY_STATUS(file.Append(bytes));
+  return file.Finish();
+}
+
+namespace {
+
+std::string Part(const std::string& path) { return path + ".part"; }
+
+}  // namespace
+
+Result<FileWriter> FileWriter::Create(const std::string& path) {
+  std::FILE* file = std::fopen(Part(path).c_str(), "wb");
+  if (!file) return WriteFault(Part(path), errno);
+  return FileWriter(path, file);
+}
+
+FileWriter::~FileWriter() {
+  if (!file_) return;  // moved from, or finished
+  file_.reset();
+  std::remove(Part(path_).c_str());
+}
+
+Status FileWriter::Append(std::string_view bytes) {
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size()) return {};
+  return WriteFault(Part(path_), errno);
+}
+
+Status FileWriter::Finish() {
+  const std::string part = Part(path_);
+  if (std::fclose(file_.release()) != 0) {
     const int reason = errno;
-    std::remove(beside.c_str());
-    return WriteFault(beside, reason);
+    std::remove(part.c_str());
+    return WriteFault(part, reason);
   }
-  if (std::rename(beside.c_str(), path.c_str()) != 0) {
+  if (std::rename(part.c_str(), path_.c_str()) != 0) {
     const int reason = errno;
-    std::remove(beside.c_str());
-    return Invalid("cannot rename {} to {}: {}; {}", beside, path, std::strerror(reason),
+    std::remove(part.c_str());
+    return Invalid("cannot rename {} to {}: {}; {}", part, path_, std::strerror(reason),
                    WriteAdvice(reason));
   }
   return {};

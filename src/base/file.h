@@ -3,9 +3,12 @@
 // what to do about it.
 
 #include <cstddef>
+#include <cstdio>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -21,6 +24,28 @@ tl::unexpected<Error> WriteFault(std::string_view path, int error);
 
 // Writes beside the target and renames, so that a reader never sees half a file.
 Status WriteFileAtomically(const std::string& path, std::string_view bytes);
+
+// The same in pieces: the file appears under its name in Finish; until then it is PATH.part, which
+// the destructor removes.
+class FileWriter {
+ public:
+  static Result<FileWriter> Create(const std::string& path);
+  FileWriter(FileWriter&&) = default;
+  FileWriter& operator=(FileWriter&&) = delete;
+  ~FileWriter();
+
+  Status Append(std::string_view bytes);
+  Status Finish();
+
+ private:
+  struct Close {
+    void operator()(std::FILE* f) const { std::fclose(f); }
+  };
+  FileWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+
+  std::string path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
 
 // A read-only map of a whole file. Movable; unmaps at the end of its life. Views into it must not
 // outlive it.

@@ -1,7 +1,9 @@
 #include "weights/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <numeric>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -22,20 +24,33 @@ constexpr const char* kCopied[] = {"tokenizer.json",          "tokenizer_config.
                                    "generation_config.json",  "dspark_calibration.json"};
 constexpr const char* kRotationFile = "optional/quarot.safetensors";
 
-using Jobs = std::vector<ConvertJob>;
+// Inside a shard tensors lie by falling element size, so that all are aligned.
+constexpr std::array<int64_t, 4> kElementSizes = {8, 4, 2, 1};
+using BytesBySize = std::array<int64_t, kElementSizes.size()>;
 
-// Cuts the list into shards.
-std::vector<Jobs> Shards(Jobs jobs, int64_t max_bytes) {
-  std::vector<Jobs> shards;
-  int64_t used = 0;
-  for (ConvertJob& job : jobs) {
-    const int64_t bytes = job.bytes();
-    if (shards.empty() || used + bytes > max_bytes) {
-      shards.emplace_back();
-      used = 0;
+size_t SizeClass(const TensorDeclaration& t) {
+  const auto at = std::find(kElementSizes.begin(), kElementSizes.end(), SizeOf(t.dtype));
+  return static_cast<size_t>(at - kElementSizes.begin());
+}
+
+// Jobs [first, last) of the plan go into one file.
+struct Shard {
+  size_t first = 0;
+  size_t last = 0;
+  BytesBySize bytes = {};
+  int64_t total() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
+};
+
+std::vector<Shard> Shards(const ConversionPlan& plan, int64_t max_bytes) {
+  std::vector<Shard> shards;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const ConvertJob job = plan.job(i);
+    if (shards.empty() || shards.back().total() + job.bytes() > max_bytes) {
+      shards.push_back({.first = i});
     }
-    used += bytes;
-    shards.back().push_back(std::move(job));
+    Shard& shard = shards.back();
+    shard.last = i + 1;
+    for (const TensorDeclaration& t : job.outputs) shard.bytes[SizeClass(t)] += t.bytes();
   }
   return shards;
 }
@@ -62,39 +77,33 @@ class PageDropper {
   size_t bytes_ = 0;
 };
 
-// Inside a shard tensors lie by falling element size, so that all are aligned.
-Status WriteShard(WeightLoader& loader, const Jobs& jobs, const Rotation& rotation,
-                  const std::string& path) {
-  struct Part {
-    size_t job;
-    size_t output;
-  };
-  std::vector<Part> parts;
-  for (size_t j = 0; j < jobs.size(); ++j) {
-    for (size_t o = 0; o < jobs[j].outputs.size(); ++o) parts.push_back({j, o});
+Status WriteShard(WeightLoader& loader, const ConversionPlan& plan, const Shard& shard,
+                  const Rotation& rotation, const std::string& path) {
+  TRY(SafetensorsWriter out, SafetensorsWriter::Create(path));
+  BytesBySize next = {};  // where the next tensor of each element size begins
+  for (size_t size = 0; size < next.size(); ++size) {
+    next[size] = out.data_bytes();
+    if (shard.bytes[size] == 0) continue;
+    for (size_t i = shard.first; i < shard.last; ++i) {
+      for (const TensorDeclaration& t : plan.job(i).outputs) {
+        if (SizeClass(t) == size) TRY_STATUS(out.Declare(t));
+      }
+    }
   }
-  const auto declaration = [&](const Part& p) -> const TensorDeclaration& {
-    return jobs[p.job].outputs[p.output];
-  };
-  std::sort(parts.begin(), parts.end(), [&](const Part& a, const Part& b) {
-    const int64_t size_a = SizeOf(declaration(a).dtype);
-    const int64_t size_b = SizeOf(declaration(b).dtype);
-    if (size_a != size_b) return size_a > size_b;
-    return std::pair(a.job, a.output) < std::pair(b.job, b.output);
-  });
-  std::vector<TensorDeclaration> declarations;
-  std::vector<std::vector<size_t>> places(jobs.size());
-  for (size_t j = 0; j < jobs.size(); ++j) places[j].resize(jobs[j].outputs.size());
-  for (const Part& part : parts) {
-    places[part.job][part.output] = declarations.size();
-    declarations.push_back(declaration(part));
-  }
-  TRY(SafetensorsWriter out, SafetensorsWriter::Create(path, declarations));
+  TRY_STATUS(out.EndHeader());
   PageDropper pages(loader.checkpoint());
-  for (size_t j = 0; j < jobs.size(); ++j) {
-    TRY_STATUS(RunConvertJob(loader, jobs[j], rotation, out, places[j]));
+  std::vector<int64_t> places;
+  for (size_t i = shard.first; i < shard.last; ++i) {
+    const ConvertJob job = plan.job(i);
+    places.clear();
+    for (const TensorDeclaration& t : job.outputs) {
+      int64_t& place = next[SizeClass(t)];
+      places.push_back(place);
+      place += t.bytes();
+    }
+    TRY_STATUS(RunConvertJob(loader, job, rotation, out, places));
     loader.FreeConverted();
-    pages.Add(jobs[j].source->bytes.size());
+    pages.Add(job.source->bytes.size());
   }
   return out.Finish();
 }
@@ -135,25 +144,84 @@ std::string_view SchemeName(StoredAs storage) {
   }
 }
 
-std::string DescriptionText(const std::vector<Jobs>& shards, const ConvertOptions& options) {
-  OrderedJson description = OrderedJson::object();
-  description["version"] = "1.0.0";
-  description["model_quant_type"] =
-      options.format == ModelFormat::kW4A8 ? "W4A8_DYNAMIC" : "W8A8_DYNAMIC";
-  description["group_size"] = 0;
-  description["metadata"] = OrderedJson::object();
-  if (options.rotate) {
-    description["optional"]["quarot"]["rotation_map"]["global_rotation"] = kRotationFile;
+// A JSON object of the given members and then strings, one for each tensor of the output: written
+// as it goes, for it can be larger than any tensor.
+class TensorMapWriter {
+ public:
+  static Result<TensorMapWriter> Create(const std::string& path, const std::string& head) {
+    TRY(FileWriter file, FileWriter::Create(path));
+    TRY_STATUS(file.Append(head));
+    return TensorMapWriter(std::move(file));
   }
-  for (const Jobs& jobs : shards) {
-    for (const ConvertJob& job : jobs) {
-      for (const TensorDeclaration& t : job.outputs) {
-        // Appended: operator[] would search all names before it, and each comes once.
-        description.get_ref<OrderedJson::object_t&>().emplace_back(t.name, SchemeName(job.storage));
-      }
-    }
+  Status Add(std::string_view indent, std::string_view tensor, std::string_view value) {
+    const Status status = file_.Append(
+        fmt::format("{}{}\"{}\": \"{}\"", first_ ? "\n" : ",\n", indent, tensor, value));
+    first_ = false;
+    return status;
   }
-  return Pretty(description);
+  Status Finish(std::string_view tail) {
+    TRY_STATUS(file_.Append(tail));
+    return file_.Finish();
+  }
+
+ private:
+  explicit TensorMapWriter(FileWriter file) : file_(std::move(file)) {}
+  FileWriter file_;
+  bool first_ = true;
+};
+
+std::string ShardFile(std::string_view stem, size_t i, size_t count) {
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, count);
+}
+
+// Names are printable ASCII without quotes or backslashes that would need an escape: the plan knows
+// them all as tensors of DeepSeek-V4.
+Status WriteIndex(const ConversionPlan& plan, const std::vector<Shard>& shards,
+                  std::string_view stem, const std::string& dir) {
+  int64_t total = 0;
+  for (const Shard& shard : shards) total += shard.total();
+  TRY(TensorMapWriter out,
+      TensorMapWriter::Create(
+          fmt::format("{}/{}.safetensors.index.json", dir, stem),
+          fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{",
+                      total)));
+  // By the order of their bytes, as other writers do.
+  std::vector<uint32_t> order(plan.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return plan.name(a) < plan.name(b); });
+  for (const uint32_t i : order) {
+    ConvertJob job = plan.job(i);
+    std::sort(job.outputs.begin(), job.outputs.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    const auto shard =
+        std::upper_bound(shards.begin(), shards.end(), i,
+                         [](size_t job_index, const Shard& s) { return job_index < s.last; });
+    const std::string file =
+        ShardFile(stem, static_cast<size_t>(shard - shards.begin()), shards.size());
+    for (const TensorDeclaration& t : job.outputs) TRY_STATUS(out.Add("    ", t.name, file));
+  }
+  return out.Finish("\n  }\n}\n");
+}
+
+Status WriteDescription(const ConversionPlan& plan, const ConvertOptions& options,
+                        const std::string& dir) {
+  OrderedJson head = OrderedJson::object();
+  head["version"] = "1.0.0";
+  head["model_quant_type"] = options.format == ModelFormat::kW4A8 ? "W4A8_DYNAMIC" : "W8A8_DYNAMIC";
+  head["group_size"] = 0;
+  head["metadata"] = OrderedJson::object();
+  if (options.rotate) head["optional"]["quarot"]["rotation_map"]["global_rotation"] = kRotationFile;
+  std::string text = Pretty(head);
+  text.resize(text.rfind("\n}"));
+  TRY(TensorMapWriter out, TensorMapWriter::Create(fmt::format("{}/{}", dir, kQuantDescriptionFile),
+                                                   text + (plan.size() > 0 ? "," : "")));
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const ConvertJob job = plan.job(i);
+    for (const TensorDeclaration& t : job.outputs)
+      TRY_STATUS(out.Add("  ", t.name, SchemeName(job.storage)));
+  }
+  return out.Finish("\n}\n");
 }
 
 // The rotation of the stream as one matrix [D, D], where ModelSlim's readers look for it.
@@ -180,30 +248,20 @@ Status WriteRotation(const Rotation& rotation, int64_t size, const std::string& 
 // Everything but the rename. config.json comes last: without it a directory does not load.
 Status WriteDirectory(const std::string& input_dir, const ModelConfig& model_config,
                       WeightLoader& loader, const std::string& dir, const ConvertOptions& options) {
-  TRY(Jobs jobs,
-      PlanConversion(loader, model_config, options.format, options.rotate, options.input_ranges));
+  TRY(const ConversionPlan plan, ConversionPlan::Make(loader, model_config, options.format,
+                                                      options.rotate, options.input_ranges));
   TRY(const std::string config, ConfigText(input_dir, options.format));
   const bool modelslim = IsModelSlim(options.format);
   const std::string_view stem = modelslim ? "quant_model_weights" : "model";
-  const std::vector<Jobs> shards = Shards(std::move(jobs), options.max_shard_bytes);
+  const std::vector<Shard> shards = Shards(plan, options.max_shard_bytes);
   const Rotation rotation;
-  Json weight_map = Json::object();
-  int64_t total = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string file =
-        fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i + 1, shards.size());
-    TRY_STATUS(WriteShard(loader, shards[i], rotation, fmt::format("{}/{}", dir, file)));
-    for (const ConvertJob& job : shards[i]) {
-      total += job.bytes();
-      for (const TensorDeclaration& t : job.outputs) weight_map[t.name] = file;
-    }
+    const std::string path = fmt::format("{}/{}", dir, ShardFile(stem, i, shards.size()));
+    TRY_STATUS(WriteShard(loader, plan, shards[i], rotation, path));
   }
-  const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}};
-  TRY_STATUS(
-      WriteFileAtomically(fmt::format("{}/{}.safetensors.index.json", dir, stem), Pretty(index)));
+  TRY_STATUS(WriteIndex(plan, shards, stem, dir));
   if (modelslim) {
-    TRY_STATUS(WriteFileAtomically(fmt::format("{}/{}", dir, kQuantDescriptionFile),
-                                   DescriptionText(shards, options)));
+    TRY_STATUS(WriteDescription(plan, options, dir));
     if (options.rotate) TRY_STATUS(WriteRotation(rotation, model_config.hidden_size, dir));
   }
   for (const char* name : kCopied) {

@@ -27,8 +27,8 @@ tl::unexpected<Error> NotFinite(const Tensor& t) {
 
 class Encoder {
  public:
-  Encoder(const ConvertJob& job, SafetensorsWriter& out, const std::vector<size_t>& outputs)
-      : job_(job), out_(out), outputs_(outputs) {}
+  Encoder(const ConvertJob& job, SafetensorsWriter& out, const std::vector<int64_t>& places)
+      : job_(job), out_(out), places_(places) {}
 
   // Rows [first, first + band.rows) of the matrix.
   Status Write(int64_t first, const Weight& band) {
@@ -59,7 +59,7 @@ class Encoder {
   Status Put(size_t i, int64_t row, std::span<const std::byte> bytes) {
     const TensorDeclaration& t = job_.outputs[i];
     const int64_t rows = t.shape.size() == 1 && t.shape[0] != job_.rows ? 1 : t.shape[0];
-    return out_.WriteAt(outputs_[i], row * (t.bytes() / rows), bytes);
+    return out_.WriteAt(places_[i] + row * (t.bytes() / rows), bytes);
   }
   size_t weight() const { return job_.outputs.size() - 1; }
 
@@ -103,9 +103,8 @@ class Encoder {
     TRY_STATUS(Put(0, first, Bytes(deq)));
     TRY_STATUS(Put(1, first, Bytes(bias)));
     if (first > 0) return {};
-    TRY_STATUS(out_.WriteAt(outputs_[2], 0, Bytes(std::vector<float>{input.scale})));
-    return out_.WriteAt(outputs_[3], 0,
-                        Bytes(std::vector<float>{static_cast<float>(input.offset)}));
+    TRY_STATUS(out_.WriteAt(places_[2], Bytes(std::vector<float>{input.scale})));
+    return out_.WriteAt(places_[3], Bytes(std::vector<float>{static_cast<float>(input.offset)}));
   }
 
   Status WriteInt4(int64_t first, const Weight& band) {
@@ -147,11 +146,11 @@ class Encoder {
 
   const ConvertJob& job_;
   SafetensorsWriter& out_;
-  const std::vector<size_t>& outputs_;
+  const std::vector<int64_t>& places_;
 };
 
 Status WriteIds(WeightLoader& loader, const ConvertJob& job, SafetensorsWriter& out,
-                size_t output) {
+                int64_t place) {
   const std::vector<int64_t>& shape = job.source->shape;
   if (shape.size() != 2) {
     return Invalid("{}: tensor '{}' has shape {}, expected [vocabulary, experts per token]",
@@ -159,7 +158,7 @@ Status WriteIds(WeightLoader& loader, const ConvertJob& job, SafetensorsWriter& 
   }
   TRY(const std::vector<int32_t> ids,
       loader.IdTable(job.source->name, shape[0], shape[1], int64_t{1} << 31));
-  return out.WriteAt(output, 0, Bytes(std::vector<int64_t>(ids.begin(), ids.end())));
+  return out.WriteAt(place, Bytes(std::vector<int64_t>(ids.begin(), ids.end())));
 }
 
 // Whether the source holds what the job would write, code for code: encoding again could choose
@@ -172,10 +171,10 @@ bool SameIntegers(const Weight& w, const ConvertJob& job) {
 
 // Codes and scales of the source as they are; scale_bias is made again, as it may be missing.
 Status CopyIntegers(const Weight& w, const ConvertJob& job, SafetensorsWriter& out,
-                    const std::vector<size_t>& outputs) {
+                    const std::vector<int64_t>& places) {
   const auto rows = static_cast<size_t>(w.rows);
-  TRY_STATUS(out.WriteAt(outputs[0], 0, std::as_bytes(std::span(w.channel_scale, rows))));
-  TRY_STATUS(out.WriteAt(outputs[1], 0, Bytes(std::vector<float>(rows, 0.0F))));
+  TRY_STATUS(out.WriteAt(places[0], std::as_bytes(std::span(w.channel_scale, rows))));
+  TRY_STATUS(out.WriteAt(places[1], Bytes(std::vector<float>(rows, 0.0F))));
   if (job.storage == StoredAs::kInt4) {
     const int64_t chunks = job.outputs[2].shape[1];
     const int64_t width = w.cols / chunks;
@@ -187,23 +186,23 @@ Status CopyIntegers(const Weight& w, const ConvertJob& job, SafetensorsWriter& o
       for (int64_t k = 0; k < w.cols; ++k) {
         bias[static_cast<size_t>(k / width)] += 8.0F * row[static_cast<size_t>(k)];
       }
-      TRY_STATUS(out.WriteAt(outputs[2], r * chunks * 4, Bytes(bias)));
+      TRY_STATUS(out.WriteAt(places[2] + r * chunks * 4, Bytes(bias)));
     }
   }
   const int64_t bytes = job.outputs.back().bytes();
-  return out.WriteAt(outputs.back(), 0, {w.data, static_cast<size_t>(bytes)});
+  return out.WriteAt(places.back(), {w.data, static_cast<size_t>(bytes)});
 }
 
 }  // namespace
 
 Status RunConvertJob(WeightLoader& loader, const ConvertJob& job, const Rotation& rotation,
-                     SafetensorsWriter& out, const std::vector<size_t>& outputs) {
-  if (job.storage == StoredAs::kIds) return WriteIds(loader, job, out, outputs[0]);
+                     SafetensorsWriter& out, const std::vector<int64_t>& places) {
+  if (job.storage == StoredAs::kIds) return WriteIds(loader, job, out, places[0]);
   const std::string& source = job.source->name;
   const bool matrix = job.source->shape.size() == 2 && source.ends_with(".weight");
   TRY(const Weight w, matrix ? loader.StoredMatrix(source.substr(0, source.rfind(".weight")))
                              : loader.Real(source));
-  if (SameIntegers(w, job)) return CopyIntegers(w, job, out, outputs);
+  if (SameIntegers(w, job)) return CopyIntegers(w, job, out, places);
 
   std::vector<float> gamma;
   if (!job.rotation.gamma.empty()) {
@@ -211,7 +210,7 @@ Status RunConvertJob(WeightLoader& loader, const ConvertJob& job, const Rotation
     gamma.resize(static_cast<size_t>(job.cols));
     DequantizeRow(norm, 0, gamma.data());
   }
-  Encoder encoder(job, out, outputs);
+  Encoder encoder(job, out, places);
   std::vector<float> values(static_cast<size_t>(std::min(kBand, job.rows) * job.cols));
   for (int64_t first = 0; first < job.rows; first += kBand) {
     const int64_t rows = std::min(kBand, job.rows - first);

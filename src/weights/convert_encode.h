@@ -12,8 +12,8 @@
 
 namespace fathom {
 
-// `first_output` is the index of job.outputs[i] in `out` for each i.
+// `places`: where in the data of `out` job.outputs[i] begins, for each i.
 Status RunConvertJob(WeightLoader& loader, const ConvertJob& job, const Rotation& rotation,
-                     SafetensorsWriter& out, const std::vector<size_t>& outputs);
+                     SafetensorsWriter& out, const std::vector<int64_t>& places);
 
 }  // namespace fathom

@@ -20,36 +20,52 @@ std::string Part(const std::string& path) { return path + ".part"; }
 
 }  // namespace
 
-Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
-                                                    const std::vector<TensorDeclaration>& tensors) {
-  std::string text =
-      R"({"__metadata__":{"format":"pt"})";  // readers of other programs insist on it
-  std::unordered_set<std::string_view> names;
-  int64_t offset = 0;
-  for (const TensorDeclaration& t : tensors) {
-    CHECK(names.insert(t.name).second, "tensor '{}' declared twice", t.name);
-    text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        DumpJson(Json(t.name)), Name(t.dtype), fmt::join(t.shape, ","), offset,
-                        offset + t.bytes());
-    offset += t.bytes();
-  }
-  text += '}';
-  const size_t length = sizeof(uint64_t);
-  while ((length + text.size()) % kDataAlignment != 0) text += ' ';
-
+Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path) {
   std::FILE* file = std::fopen(Part(path).c_str(), "wb");
   if (file == nullptr) return WriteFault(Part(path), errno);
   SafetensorsWriter writer(path, file);
-  writer.declared_ = offset;
-  auto begin = static_cast<int64_t>(length + text.size());
-  for (const TensorDeclaration& t : tensors) {
-    writer.begins_.push_back(begin);
-    begin += t.bytes();
-  }
-  const uint64_t size = text.size();
-  TRY_STATUS(writer.Put(&size, sizeof(size)));
-  TRY_STATUS(writer.Put(text.data(), text.size()));
+  TRY_STATUS(writer.PutHeader(std::string(sizeof(uint64_t), '\0')));  // EndHeader knows the length
+  // Readers of other programs insist on it.
+  TRY_STATUS(writer.PutHeader(R"({"__metadata__":{"format":"pt"})"));
   return writer;
+}
+
+Status SafetensorsWriter::Declare(const TensorDeclaration& t) {
+  const int64_t begin = declared_;
+  declared_ += t.bytes();
+  return PutHeader(fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                               DumpJson(Json(t.name)), Name(t.dtype), fmt::join(t.shape, ","),
+                               begin, declared_));
+}
+
+Status SafetensorsWriter::EndHeader() {
+  const auto size = static_cast<size_t>(header_bytes_) + 1;
+  const size_t padding = (kDataAlignment - size % kDataAlignment) % kDataAlignment;
+  std::string end(1 + padding, ' ');
+  end[0] = '}';
+  TRY_STATUS(PutHeader(end));
+  const uint64_t length = static_cast<uint64_t>(header_bytes_) - sizeof(uint64_t);
+  if (std::fseek(file_.get(), 0, SEEK_SET) != 0) return WriteFault(Part(path_), errno);
+  TRY_STATUS(Put(&length, sizeof(length)));
+  if (std::fseek(file_.get(), header_bytes_, SEEK_SET) != 0) return WriteFault(Part(path_), errno);
+  return {};
+}
+
+Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
+                                                    const std::vector<TensorDeclaration>& tensors) {
+  TRY(SafetensorsWriter writer, Create(path));
+  std::unordered_set<std::string_view> names;
+  for (const TensorDeclaration& t : tensors) {
+    CHECK(names.insert(t.name).second, "tensor '{}' declared twice", t.name);
+    TRY_STATUS(writer.Declare(t));
+  }
+  TRY_STATUS(writer.EndHeader());
+  return writer;
+}
+
+Status SafetensorsWriter::PutHeader(std::string_view text) {
+  header_bytes_ += static_cast<int64_t>(text.size());
+  return Put(text.data(), text.size());
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
@@ -70,9 +86,9 @@ Status SafetensorsWriter::Write(std::span<const std::byte> bytes) {
   return Put(bytes.data(), bytes.size());
 }
 
-Status SafetensorsWriter::WriteAt(size_t index, int64_t offset, std::span<const std::byte> bytes) {
-  CHECK(file_ && index < begins_.size());
-  if (std::fseek(file_.get(), begins_[index] + offset, SEEK_SET) != 0) {
+Status SafetensorsWriter::WriteAt(int64_t offset, std::span<const std::byte> bytes) {
+  CHECK(file_ && offset >= 0 && offset <= declared_);
+  if (std::fseek(file_.get(), header_bytes_ + offset, SEEK_SET) != 0) {
     return WriteFault(Part(path_), errno);
   }
   return Write(bytes);

@@ -1,8 +1,8 @@
 #pragma once
 // Writes a .safetensors file: the header from the declared shapes, then each tensor's bytes in
-// pieces of any size, front to back or each at its place. Memory: the header. The file appears
-// under its name only in Finish; until then it is NAME.part, which the destructor removes. Not
-// thread-safe.
+// pieces of any size, front to back or each at its place. Memory: none that grows with the file, if
+// tensors are declared one by one. The file appears under its name only in Finish; until then it is
+// NAME.part, which the destructor removes. Not thread-safe.
 //
 // Data starts at a multiple of 64 bytes, so tensors that are declared by falling element size are
 // all aligned.
@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -34,6 +35,12 @@ struct TensorDeclaration {
 
 class SafetensorsWriter {
  public:
+  // Nothing is declared yet: Declare each tensor, whose data follows that of the one before, and
+  // then EndHeader. Names must differ.
+  static Result<SafetensorsWriter> Create(const std::string& path);
+  Status Declare(const TensorDeclaration& tensor);
+  Status EndHeader();
+  // All of that for a list.
   static Result<SafetensorsWriter> Create(const std::string& path,
                                           const std::vector<TensorDeclaration>& tensors);
   SafetensorsWriter(SafetensorsWriter&&) = default;
@@ -42,12 +49,13 @@ class SafetensorsWriter {
 
   // The next bytes of the data. More than was declared is our own bug.
   Status Write(std::span<const std::byte> bytes);
-  // Bytes of tensor `index` from its byte `offset` on. Every byte must be written once, by either
-  // function, not both.
-  Status WriteAt(size_t index, int64_t offset, std::span<const std::byte> bytes);
+  // Bytes from byte `offset` of the data on. Every byte must be written once, by either function,
+  // not both.
+  Status WriteAt(int64_t offset, std::span<const std::byte> bytes);
   // Syncs and renames; everything declared must have been written.
   Status Finish();
 
+  // What is declared so far, and so where the data of the next tensor begins.
   int64_t data_bytes() const { return declared_; }
 
  private:
@@ -55,11 +63,12 @@ class SafetensorsWriter {
     void operator()(std::FILE* f) const { std::fclose(f); }
   };
   SafetensorsWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  Status PutHeader(std::string_view text);
   Status Put(const void* data, size_t size);
 
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
-  std::vector<int64_t> begins_;  // of the tensors, in the file
+  int64_t header_bytes_ = 0;  // so far; where the data begins after EndHeader
   int64_t declared_ = 0;
   int64_t written_ = 0;
 };
