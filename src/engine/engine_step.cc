@@ -28,12 +28,6 @@ bool FirstTime(const Sequence& s) {
   return s.known() == s.prompt_length && s.request->preemptions == 0;
 }
 
-OutputToken OutputTokenOf(const SampledToken& token) {
-  OutputToken out{token.id, token.logprob, {}};
-  for (const RankedLogprob& t : token.top) out.top.push_back({t.id, t.logprob});
-  return out;
-}
-
 // Whether it may get a row: not while its siblings are to be made from it, and no row that would be
 // wasted where the sample in flight is certain to be its last.
 bool Ready(const Sequence& s) { return !s.forking && !(s.pending && s.known() >= s.max_length); }
@@ -357,7 +351,7 @@ void EngineCore::TakeScores(const SequencePtr& s, int64_t position,
   if (r.prompt_scores.empty()) r.prompt_scores.push_back({s->tokens.front(), {}, {}});
   for (size_t i = 0; i < scored.size(); ++i) {
     const size_t at = static_cast<size_t>(position) + 1 + i;
-    if (at == r.prompt_scores.size()) r.prompt_scores.push_back(OutputTokenOf(*scored[i]));
+    if (at == r.prompt_scores.size()) r.prompt_scores.push_back(*scored[i]);
   }
   if (s->computed < s->prompt_length) return;
   CHECK(static_cast<int64_t>(r.prompt_scores.size()) == s->prompt_length);
@@ -417,7 +411,7 @@ void EngineCore::Accept(const SequencePtr& sequence, const SampledToken& token, 
     output.reasoning = std::move(delta.reasoning);
     output.text = std::move(delta.text);
   }
-  output.tokens.push_back(OutputTokenOf(token));
+  output.tokens.push_back(token);
   // An explicit stop wins over the length at the same token (runtime 3.1).
   if (stop_token || s.text.stopped()) {
     output.finish = FinishReason::kStop;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "sample/sampled_token.h"
 #include "sample/sampling_params.h"
 #include "text/tokenizer.h"
 
@@ -46,16 +47,8 @@ struct Request {
 
 enum class FinishReason { kStop, kLength };
 
-struct TokenLogprob {
-  int32_t id = 0;
-  float logprob = 0;
-};
-
-struct OutputToken {
-  int32_t id = 0;
-  std::optional<float> logprob;   // set when the request asked; a prompt's first token has none
-  std::vector<TokenLogprob> top;  // best first
-};
+// A token of an answer, or of a prompt that was to be scored.
+using OutputToken = SampledToken;
 
 // An increment of one choice. `text` is whole code points; it may be empty (held back as a possible
 // stop string or half a code point) and `tokens` may be empty (the flush at the end).

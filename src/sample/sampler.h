@@ -29,12 +29,12 @@
 // refuses them.
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/error.h"
 #include "sample/filters.h"
+#include "sample/sampled_token.h"
 #include "sample/sampling_params.h"
 #include "sample/token_counts.h"
 
@@ -46,17 +46,6 @@ struct SampleInput {
   int choice = 0;                        // which of the request's n
   int64_t position = 0;                  // absolute, of the token to be drawn
   const TokenCounts* history = nullptr;  // may be null unless NeedsHistory(params)
-};
-
-struct RankedLogprob {
-  int32_t id = 0;
-  float logprob = 0;
-};
-
-struct SampledToken {
-  int32_t id = 0;
-  std::optional<float> logprob = {};    // where params.logprobs
-  std::vector<RankedLogprob> top = {};  // min(params.top_logprobs, v) entries, best first
 };
 
 class Sampler {

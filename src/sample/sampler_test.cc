@@ -187,7 +187,7 @@ TEST(Logprobs, SumToOneAndDoNotOverflow) {
   const SampledToken token = Draw({3e38F, 3e38F, -3e38F, 3e38F, -kInf}, params);
   EXPECT_NEAR(*token.logprob, -std::log(3.0), 1e-6);
   double sum = 0;
-  for (const RankedLogprob& t : token.top) sum += std::exp(static_cast<double>(t.logprob));
+  for (const TokenLogprob& t : token.top) sum += std::exp(static_cast<double>(t.logprob));
   EXPECT_NEAR(sum, 1, 1e-6);
 }
 
