@@ -10,6 +10,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/printable.h"
 #include "server/api_error.h"
 #include "server/json_fields.h"
 
@@ -190,6 +191,13 @@ void Routes::Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange)
   if (path != "/health" && !Authorized(call.request)) {
     return call.RespondError(
         MakeApiError(401, "the API key is missing or wrong", "", "invalid_api_key"));
+  }
+  const std::string* encoding = call.request.Header("content-encoding");
+  if (encoding != nullptr && *encoding != "identity") {
+    return call.RespondError(MakeApiError(
+        415, fmt::format("the body's Content-Encoding is '{}'; send it uncompressed, without that "
+                         "header",
+                         Printable(*encoding, 60))));
   }
   switch (route->answer) {
     case Route::Answer::kNotBuilt:

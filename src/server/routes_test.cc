@@ -457,6 +457,24 @@ TEST_F(RoutesTest, OtherPaths) {
             503);
 }
 
+TEST_F(RoutesTest, EncodedBodiesAreRefused) {
+  Serve("x");
+  const auto send = [&](const char* encoding) {
+    return Send({.method = "POST",
+                 .path = kChatPath,
+                 .query = {},
+                 .headers = {{"content-encoding", encoding}},
+                 .body = Chat("")});
+  };
+  EXPECT_EQ(send("identity")->response().status, 200);
+  for (const char* encoding : {"gzip", "identity, gzip", "br\n"}) {
+    EXPECT_EQ(send(encoding)->response().status, 415) << encoding;
+  }
+  EXPECT_EQ(send("gzip")->body()["error"]["message"],
+            "the body's Content-Encoding is 'gzip'; send it uncompressed, without that header");
+  EXPECT_EQ(send("gzip")->body()["error"]["type"], "invalid_request_error");
+}
+
 TEST_F(RoutesTest, RequestIdsComeBack) {
   Serve("x");
   auto exchange = Send({.method = "POST",
