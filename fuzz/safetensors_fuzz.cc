@@ -12,7 +12,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string path = "fuzz";
   const std::span<const std::byte> file = std::as_bytes(std::span(data, size));
-  const auto tensors = fathom::SafetensorsFile::ParseHeader(file, &path);
+  fathom::TensorPool pool;
+  const auto tensors = fathom::SafetensorsFile::ParseHeader(file, &path, pool);
   if (!tensors) {
     CHECK(!tensors.error().message.empty() &&
           tensors.error().message.find('\n') == std::string::npos);

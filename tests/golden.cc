@@ -39,7 +39,7 @@ std::vector<float> Score(Runner& runner, std::span<const int32_t> ids,
 }  // namespace
 
 GoldenFile::GoldenFile(std::shared_ptr<SafetensorsFile> file) : file_(std::move(file)) {
-  for (const Tensor& t : file_->tensors()) by_name_[t.name] = &t;
+  for (const Tensor& t : file_->tensors()) by_name_[std::string(t.name)] = &t;
 }
 
 Result<GoldenFile> GoldenFile::Open(const std::string& path) {

@@ -99,6 +99,47 @@ def test_peak_memory(many_layers, tmp_path, form, rotate):
     assert peak <= bound
 
 
+def peak_of(*arguments):
+    command = [sys.executable, "-c", PEAK, BINARY, "quantize", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-500:]
+    return int(done.stdout) << 10
+
+
+def test_peak_memory_of_many_small_tensors(tmp_path):
+    """135,000 tensors of 2 KB: what is kept of each must stay small, too (docs/formats.md)."""
+    config = json.loads((MODEL / "config.json").read_text())
+    config.update(num_hidden_layers=60, n_routed_experts=750, compress_ratios=[0] * 60)
+    big = tmp_path / "big"
+    big.mkdir()
+    (big / "config.json").write_text(json.dumps(config))
+    names = [
+        f"layers.{layer}.ffn.experts.{expert}.w{part}.weight"
+        for layer in range(60)
+        for expert in range(750)
+        for part in (1, 2, 3)
+    ]
+    entries = (
+        f'"{name}":{{"dtype":"BF16","shape":[32,32],"data_offsets":[{2048 * i},{2048 * i + 2048}]}}'
+        for i, name in enumerate(names)
+    )
+    text = ("{" + ",".join(entries) + "}").encode()
+    text += b" " * (-len(text) % 8)
+    layer = b"\x80\x3f\x00\xbf" * (512 * 750 * 3)
+    with open(big / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _ in range(60):
+            file.write(layer)
+    bound = (64 << 20) + 3 * 2048
+    # The second makes 540,000 tensors; the third reads 270,000 and an index.
+    for source, form in [("big", "official"), ("big", "w4a8"), ("official", "bf16")]:
+        peak = peak_of("--input", tmp_path / source, "--output", tmp_path / form, "--format", form)
+        print(f"{source} to {form}: peak {peak >> 20} MiB, bound {bound >> 20} MiB")
+        assert peak <= bound
+    header, _ = header_of(tmp_path / "bf16" / WEIGHTS)
+    assert set(header) - {"__metadata__"} == set(names)
+
+
 def test_a_full_disk(tmp_path):
     """A limit on the size of a file fails a write in the middle, as a full disk does."""
 

@@ -29,7 +29,8 @@ std::string FaultOf(const std::vector<std::string>& plain) {
     const auto file = SafetensorsFile::Open(out + kWeights);
     EXPECT_TRUE(file) << file.error().message;
     for (const Tensor& t : file->tensors())
-      tensors.push_back({{t.name, t.dtype, t.shape}, {t.bytes.begin(), t.bytes.end()}});
+      tensors.push_back(
+          {{std::string(t.name), t.dtype, t.shape.list()}, {t.bytes.begin(), t.bytes.end()}});
   }
   for (const std::string& name : plain) {
     for (NamedTensor& t : tensors) {

@@ -8,12 +8,10 @@
 // into the fused tensor. Errors: those of the files and of the description, the same tensor twice.
 // Immutable after Open: any thread may read. Records live as long as the Checkpoint.
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -29,6 +27,10 @@ class Checkpoint {
   // nullptr where there is none.
   const Tensor* Find(std::string_view name) const;
   const std::vector<const Tensor*>& tensors() const { return tensors_; }  // sorted by name
+  // The place of one of them there.
+  size_t IndexOf(const Tensor& tensor) const {
+    return static_cast<size_t>(&tensor - records_.data());
+  }
   const std::string& dir() const { return dir_; }
   size_t file_count() const { return files_.size(); }
   // Takes what was read of the files out of memory; it is read again when it is touched.
@@ -44,14 +46,15 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  Status Add(const Tensor& stored);
-  Status Insert(Tensor tensor);
+  Status Add(std::vector<Tensor> stored);
+  Status Split(const Tensor& stored, std::string name, std::vector<Tensor>& slices);
+  Status Sort();
 
   std::string dir_;
   std::vector<SafetensorsFile> files_;
-  std::deque<Tensor> records_;
-  std::unordered_map<std::string_view, const Tensor*> by_name_;
-  std::vector<const Tensor*> tensors_;
+  TensorPool pool_;  // names and shapes that differ from the files'
+  std::vector<Tensor> records_;
+  std::vector<const Tensor*> tensors_;  // of records_
   int64_t draft_stages_ = 0;
   std::optional<QuantDescription> description_;
 };

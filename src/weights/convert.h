@@ -4,9 +4,10 @@
 //
 // Input: any checkpoint that Checkpoint reads. A tensor that is stored in the wanted format already
 // keeps its values (official: also its bytes from the second pass on; integers: its bytes). Tensors
-// are read, encoded and written band by band: memory is bounded by the largest tensor of the input
-// and a few MB. All of it goes to OUTPUT.part, which is renamed at the end: a run that ends early,
-// however, leaves nothing that loads.
+// are read, encoded and written band by band: memory is bounded by 64 MiB and three times the
+// largest tensor of the input, for up to 400,000 tensors, of about 130 bytes each
+// (docs/formats.md). All of it goes to OUTPUT.part, which is renamed at the end: a run that ends
+// early, however, leaves nothing that loads.
 
 #include <cstdint>
 #include <string>

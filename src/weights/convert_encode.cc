@@ -151,7 +151,7 @@ class Encoder {
 
 Status WriteIds(WeightLoader& loader, const ConvertJob& job, SafetensorsWriter& out,
                 int64_t place) {
-  const std::vector<int64_t>& shape = job.source->shape;
+  const Shape& shape = job.source->shape;
   if (shape.size() != 2) {
     return Invalid("{}: tensor '{}' has shape {}, expected [vocabulary, experts per token]",
                    *job.source->file, job.source->name, ShapeText(shape));
@@ -198,7 +198,7 @@ Status CopyIntegers(const Weight& w, const ConvertJob& job, SafetensorsWriter& o
 Status RunConvertJob(WeightLoader& loader, const ConvertJob& job, const Rotation& rotation,
                      SafetensorsWriter& out, const std::vector<int64_t>& places) {
   if (job.storage == StoredAs::kIds) return WriteIds(loader, job, out, places[0]);
-  const std::string& source = job.source->name;
+  const std::string_view source = job.source->name;
   const bool matrix = job.source->shape.size() == 2 && source.ends_with(".weight");
   TRY(const Weight w, matrix ? loader.StoredMatrix(source.substr(0, source.rfind(".weight")))
                              : loader.Real(source));

@@ -154,7 +154,7 @@ Result<ConvertJob> ConversionPlan::Job(const Entry& entry) const {
   const bool quantised = job.storage != StoredAs::kBf16 && job.storage != StoredAs::kF32;
   if (job.storage == StoredAs::kIds) {
     if (t.dtype != DType::kI64 && t.dtype != DType::kI32) return NotA(t, "I64 or I32");
-    job.outputs = {{name, DType::kI64, t.shape}};
+    job.outputs = {{name, DType::kI64, t.shape.list()}};
     return job;
   }
   if (quantised && t.shape.size() != 2) {
@@ -228,7 +228,7 @@ Status ConversionPlan::Declare(ConvertJob& job) const {
     case StoredAs::kF32: {
       const bool matrix = t.shape.size() == 2;
       job.outputs = {{job.name, job.storage == StoredAs::kF32 ? DType::kF32 : DType::kBf16,
-                      matrix ? std::vector<int64_t>{n, k} : t.shape}};
+                      matrix ? std::vector<int64_t>{n, k} : t.shape.list()}};
       return {};
     }
     case StoredAs::kIds:

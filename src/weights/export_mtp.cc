@@ -158,12 +158,12 @@ class Exporter {
              const Tensor& t) {
     const std::optional<std::string> name = DraftName(family, t.name);
     if (!name) return {};
-    Export e{&t, nullptr, {*name, t.dtype, t.shape}};
+    Export e{&t, nullptr, {*name, t.dtype, t.shape.list()}};
     if (family.v3 && t.name.ends_with(kInverseScale)) {
-      const std::string weight = t.name.substr(0, t.name.size() - kInverseScale.size());
+      const std::string_view weight = t.name.substr(0, t.name.size() - kInverseScale.size());
       if (by_name.contains(weight)) return {};  // goes into the weight
     }
-    if (const auto scale = by_name.find(t.name + std::string(kInverseScale));
+    if (const auto scale = by_name.find(fmt::format("{}{}", t.name, kInverseScale));
         family.v3 && scale != by_name.end()) {
       const Tensor& s = *scale->second;
       const auto blocks = [](int64_t n) { return (n + kFp8BlockSize - 1) / kFp8BlockSize; };

@@ -134,7 +134,7 @@ TEST(ExportMtp, RenamesAndDequantisesV3) {
   const auto files = OpenShards(dir / "out");
   ASSERT_TRUE(files) << files.error().message;
   std::map<std::string, Tensor> out;
-  for (const Tensor& t : files->at(0).tensors()) out[t.name] = t;
+  for (const Tensor& t : files->at(0).tensors()) out[std::string(t.name)] = t;
   std::vector<std::string> names;
   for (const auto& [name, t] : out) names.push_back(name);
   EXPECT_THAT(names,

@@ -12,13 +12,14 @@
 // channel). Immutable: any thread may read.
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "weights/tensor_pool.h"
 
 namespace fathom {
 
@@ -36,21 +37,30 @@ std::string_view Name(QuantScheme scheme);
 
 class QuantDescription {
  public:
-  // `path` names the text in messages.
-  static Result<QuantDescription> Parse(std::string_view text, const std::string& path);
+  // `path` names the text in messages; `release` may take what was read of it out of memory.
+  static Result<QuantDescription> Parse(std::string_view text, const std::string& path,
+                                        const std::function<void()>& release = {});
 
-  // By official tensor name; nothing where the file does not mention the tensor.
+  // By official tensor name; nothing where the file does not mention the tensor, or where that is a
+  // part of a linear whose weight it mentions.
   std::optional<QuantScheme> Find(std::string_view official_name) const;
-  const std::map<std::string, QuantScheme, std::less<>>& schemes() const { return schemes_; }
+  // What Find knows, by name.
+  struct Described {
+    std::string_view name;
+    QuantScheme scheme = QuantScheme::kFloat;
+  };
+  const std::vector<Described>& schemes() const { return schemes_; }
   const std::string& path() const { return path_; }
 
  private:
-  Status CheckGroups(const Json& json) const;
-  Status CheckParts() const;
+  Status Sort();
+  Status CheckGroups(const std::optional<int64_t>& group_size) const;
+  Status CheckPart(std::string_view name, QuantScheme scheme) const;
   Status CheckFused() const;
 
   std::string path_;
-  std::map<std::string, QuantScheme, std::less<>> schemes_;
+  TensorPool names_;
+  std::vector<Described> schemes_;  // sorted by name
 };
 
 }  // namespace fathom

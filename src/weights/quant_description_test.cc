@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 QuantDescription Parse(const std::string& text) {
   auto description = QuantDescription::Parse(text, "d.json");
   EXPECT_TRUE(description) << description.error().message;
-  return description ? *description : QuantDescription();
+  return description ? std::move(*description) : QuantDescription();
 }
 
 std::string FaultOf(const std::string& text) {
@@ -66,6 +66,16 @@ TEST(QuantDescription, FusedTensorsMustAgree) {
               HasSubstr("routed experts need W8A8_DYNAMIC or W4A8_DYNAMIC"));
 }
 
+// Their weight speaks for them, whichever comes first.
+TEST(QuantDescription, PartsOfALinearAreNotKept) {
+  const QuantDescription d = Parse(R"({"a.weight_scale": "W8A8_DYNAMIC", "a.weight": "W8A8_DYNAMIC",
+                                       "a.weight_offset": "W8A8_DYNAMIC", "b.scale": "FLOAT"})");
+  ASSERT_EQ(d.schemes().size(), 2U);
+  EXPECT_EQ(d.Find("a.weight"), QuantScheme::kW8A8Dynamic);
+  EXPECT_EQ(d.Find("a.weight_scale"), std::nullopt);
+  EXPECT_EQ(d.Find("b.scale"), QuantScheme::kFloat);
+}
+
 TEST(QuantDescription, PartsOfOneLinearMustAgree) {
   EXPECT_EQ(FaultOf(R"({"a.wq_a.weight": "W8A8_DYNAMIC", "a.wq_a.weight_offset": "W4A8_DYNAMIC"})"),
             "d.json: tensor 'a.wq_a.weight' is W8A8_DYNAMIC and 'a.wq_a.weight_offset' is "
@@ -86,15 +96,23 @@ TEST(QuantDescription, RefusesGroupsAndContradictions) {
   EXPECT_EQ(FaultOf(R"({"group_size": -1, "x.weight": "W8A8_DYNAMIC"})"), "");
   EXPECT_THAT(FaultOf(R"({"group_size": -1, )" + w4 + "}"),
               HasSubstr("d.json: key 'group_size' is -1 and tensor"));
-  for (const char* size : {"\"0\"", "null", "0.5", "[0]", "true"}) {
+  for (const auto& [size, said] : {std::pair("\"0\"", "\"0\""),
+                                   {"null", "null"},
+                                   {"0.5", "0.5"},
+                                   {"[0]", "a list"},
+                                   {"{}", "an object"},
+                                   {"true", "true"}}) {
     EXPECT_EQ(FaultOf(fmt::format(R"({{"group_size": {}, "x.weight": "FLOAT"}})", size)),
               fmt::format("d.json: key 'group_size' is {}, it must be a whole number; fetch the "
                           "file again",
-                          size));
+                          said));
   }
   EXPECT_THAT(FaultOf(R"({"model.norm.weight": "FLOAT", "norm.weight": "W8A8"})"),
               HasSubstr("tensor 'norm.weight' is both FLOAT and W8A8"));
+  EXPECT_THAT(FaultOf(R"({"x.weight": "FLOAT", "x.weight": "W8A8"})"),
+              HasSubstr("tensor 'x.weight' is both FLOAT and W8A8"));
   EXPECT_THAT(FaultOf("[]"), HasSubstr("d.json: must be an object"));
+  EXPECT_THAT(FaultOf("3"), HasSubstr("d.json: must be an object"));
   EXPECT_THAT(FaultOf("{"), HasSubstr("d.json"));
 }
 

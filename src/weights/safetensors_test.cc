@@ -45,7 +45,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(b.bytes.data()) % 64, 0U);
   EXPECT_EQ(*b.file, dir / "x.safetensors");
   std::vector<std::string> names;
-  for (const Tensor& t : file->tensors()) names.push_back(t.name);
+  for (const Tensor& t : file->tensors()) names.emplace_back(t.name);
   EXPECT_THAT(names, ::testing::UnorderedElementsAre("b", "ids", "a\"\\", "none", "scalar"));
 }
 
@@ -53,7 +53,8 @@ TEST(Safetensors, U8IsReadAsRawBytes) {
   const std::string file =
       RawSafetensors(R"({"s":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 2);
   const std::string path = "f";
-  const auto tensors = SafetensorsFile::ParseHeader(std::as_bytes(std::span(file)), &path);
+  TensorPool pool;
+  const auto tensors = SafetensorsFile::ParseHeader(std::as_bytes(std::span(file)), &path, pool);
   ASSERT_TRUE(tensors);
   EXPECT_EQ((*tensors)[0].dtype, DType::kI8);
   EXPECT_TRUE((*tensors)[0].raw_bytes);
@@ -77,8 +78,8 @@ TEST(Safetensors, DamagedLengths) {
 
 TEST(Safetensors, DamagedHeaders) {
   EXPECT_THAT(FaultOf(RawSafetensors("{", 0)),
-              HasSubstr("the header of 1 bytes is not valid JSON at line 1, column 2, where it "
-                        "ends too early; the file is damaged"));
+              HasSubstr("the header of 1 bytes: not valid JSON at line 1, column 2, where it ends "
+                        "too early; correct it there, or fetch the file again"));
   EXPECT_THAT(FaultOf(RawSafetensors("[]", 0)), HasSubstr("not a JSON object"));
   EXPECT_THAT(FaultOf(RawSafetensors(R"({"a":1})", 0)), HasSubstr("'a' has no dtype"));
   EXPECT_THAT(FaultOf(RawSafetensors(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", 4)),
@@ -89,7 +90,33 @@ TEST(Safetensors, DamagedHeaders) {
   EXPECT_THAT(
       FaultOf(RawSafetensors(R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})", 4)),
       HasSubstr("bad size in its shape"));
-  for (const char* offsets : {"[4,0]", "[0]", "[0,4,8]", "[-4,0]", "[0,\"4\"]", "null"}) {
+  for (const char* shape : {"3", "null", "{}", "{\"a\":1}", "\"[1]\""}) {
+    EXPECT_THAT(
+        FaultOf(RawSafetensors(
+            fmt::format(R"({{"a":{{"dtype":"F32","shape":{},"data_offsets":[0,4]}}}})", shape), 4)),
+        HasSubstr("'a' has no usable shape"))
+        << shape;
+  }
+  for (const char* shape : {"[[1]]", "[1,{}]", "[null]", "[\"1\"]", "[18446744073709551615]"}) {
+    EXPECT_THAT(
+        FaultOf(RawSafetensors(
+            fmt::format(R"({{"a":{{"dtype":"F32","shape":{},"data_offsets":[0,4]}}}})", shape), 4)),
+        HasSubstr("'a' has a bad size in its shape"))
+        << shape;
+  }
+  for (const char* entry : {"1", "[]", "{}", "\"F32\"", R"({"dtype":["F32"]})", R"({"dtype":4})"}) {
+    EXPECT_THAT(FaultOf(RawSafetensors(fmt::format(R"({{"a":{}}})", entry), 4)),
+                HasSubstr("'a' has no dtype"))
+        << entry;
+  }
+  // What readers don't know of may be anything.
+  EXPECT_EQ(
+      FaultOf(RawSafetensors(R"({"__metadata__":[{"shape":[1]}],"a":{"x":[{"y":[]}],"dtype":"F32",
+                                      "shape":[1],"data_offsets":[0,4]}})",
+                             4)),
+      "");
+  for (const char* offsets :
+       {"[4,0]", "[0]", "[0,4,8]", "[-4,0]", "[0,\"4\"]", "null", "[[0],4]", "{}"}) {
     EXPECT_THAT(
         FaultOf(RawSafetensors(
             fmt::format(R"({{"a":{{"dtype":"F32","shape":[1],"data_offsets":{}}}}})", offsets), 8)),

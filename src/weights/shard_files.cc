@@ -1,11 +1,15 @@
 #include "weights/shard_files.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "base/file.h"
+#include "base/printable.h"
 #include "weights/shard_index.h"
 
 namespace fathom {
@@ -53,40 +57,65 @@ Result<std::string> SingleFile(const std::string& dir) {
                  found.size(), kWholeFiles[0]);
 }
 
+// Opens an index as often as it is read: it is not kept.
+Status ReadIndexFile(const std::string& path, const ShardEntry& entry) {
+  TRY(const MappedFile map, MappedFile::Open(path));
+  const std::string_view text(reinterpret_cast<const char*>(map.bytes().data()),
+                              map.bytes().size());
+  return ReadShardIndex(text, path, entry, [&] { map.DropPages(); });
+}
+
+// Every tensor of the index is in the file that it names.
+Status CheckIndex(const std::string& dir, const std::string& index_file,
+                  const std::vector<std::string>& names,
+                  const std::vector<SafetensorsFile>& files) {
+  std::map<std::string_view, std::vector<std::string_view>> stored;
+  for (size_t i = 0; i < files.size(); ++i) {
+    std::vector<std::string_view>& tensors = stored[names[i]];
+    tensors.reserve(files[i].tensors().size());
+    for (const Tensor& t : files[i].tensors()) tensors.push_back(t.name);
+    std::sort(tensors.begin(), tensors.end());
+  }
+  return ReadIndexFile(
+      fmt::format("{}/{}", dir, index_file),
+      [&](std::string_view tensor, std::string_view file) -> Status {
+        const auto at = stored.find(file);
+        if (at != stored.end() && std::binary_search(at->second.begin(), at->second.end(), tensor))
+          return {};
+        return Invalid(
+            "{}/{}: tensor '{}' is missing: {} says that it is in this file; fetch the shard again",
+            dir, file, Printable(tensor), index_file);
+      });
+}
+
 }  // namespace
 
 Result<std::vector<SafetensorsFile>> OpenShards(const std::string& dir) {
   std::error_code ignored;
   TRY(const std::string index_file, IndexFile(dir));
-  ShardIndex index;
+  std::set<std::string, std::less<>> found;
   if (!index_file.empty()) {
-    const std::string index_path = fmt::format("{}/{}", dir, index_file);
-    TRY(const std::string text, ReadFile(index_path));
-    TRY(index, ParseShardIndex(text, index_path));
+    TRY_STATUS(ReadIndexFile(fmt::format("{}/{}", dir, index_file),
+                             [&](std::string_view /*tensor*/, std::string_view file) -> Status {
+                               if (!found.contains(file)) found.emplace(file);
+                               return {};
+                             }));
   } else {
     TRY(const std::string file, SingleFile(dir));
-    index.files.insert(file);
+    found.insert(file);
   }
-
+  const std::vector<std::string> names(found.begin(), found.end());
   std::vector<SafetensorsFile> files;
-  std::set<std::pair<std::string_view, std::string_view>> stored;  // file name, tensor name
-  for (const std::string& file : index.files) {
-    const std::string path = fmt::format("{}/{}", dir, file);
+  for (const std::string& name : names) {
+    const std::string path = fmt::format("{}/{}", dir, name);
     if (!fs::exists(path, ignored)) {
       return Fail(ErrorCode::kNotFound, "{} is missing: {} names it; fetch the shard", path,
                   index_file);
     }
     TRY(SafetensorsFile shard, SafetensorsFile::Open(path));
-    for (const Tensor& tensor : shard.tensors()) stored.emplace(file, tensor.name);
     files.push_back(std::move(shard));
   }
-  for (const auto& [name, file] : index.tensors) {
-    if (!stored.contains({file, name})) {
-      return Invalid(
-          "{}/{}: tensor '{}' is missing: {} says that it is in this file; fetch the shard again",
-          dir, file, name, index_file);
-    }
-  }
+  if (!index_file.empty()) TRY_STATUS(CheckIndex(dir, index_file, names, files));
   return files;
 }
 

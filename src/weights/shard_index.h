@@ -2,22 +2,18 @@
 // model.safetensors.index.json: which shard holds which tensor. File names are plain names in the
 // same directory, so that an index cannot reach out of it. Errors: "<path>: key 'weight_map' ...".
 
-#include <set>
+#include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 
 namespace fathom {
 
-struct ShardIndex {
-  std::set<std::string> files;
-  std::vector<std::pair<std::string, std::string>> tensors;  // name, file
-};
-
-// `path` names the text in messages.
-Result<ShardIndex> ParseShardIndex(std::string_view text, const std::string& path);
+// Calls `entry` for each tensor and its file, in the order of the text, and keeps nothing. `path`
+// names the text in messages; `release` may take what was read of the text out of memory.
+using ShardEntry = std::function<Status(std::string_view tensor, std::string_view file)>;
+Status ReadShardIndex(std::string_view text, const std::string& path, const ShardEntry& entry,
+                      const std::function<void()>& release = {});
 
 }  // namespace fathom

@@ -30,7 +30,7 @@ bool NeedsFloat(std::string_view name) { return name == "embed" || name.ends_wit
 tl::unexpected<Error> TensorFinder::Fault(ErrorCode code, const Tensor& t, std::string what,
                                           std::string_view next) const {
   Error error{code, fmt::format("{}: tensor '{}' {}; {}", *t.file, t.name, what, next)};
-  faults_.push_back({t.name, std::move(what)});
+  faults_.push_back({std::string(t.name), std::move(what)});
   return tl::unexpected<Error>(std::move(error));
 }
 
@@ -63,7 +63,10 @@ tl::unexpected<Error> TensorFinder::Missing(std::string_view full_name,
 }
 
 void TensorFinder::Use(const Tensor& tensor) {
-  if (!used_.insert(&tensor).second) return;
+  const size_t index = checkpoint_->IndexOf(tensor);
+  if (used_[index]) return;
+  used_[index] = true;
+  ++used_count_;
   const auto bytes = static_cast<int64_t>(tensor.bytes.size());
   used_bytes_ += bytes;
   if (IsDraft(tensor)) used_draft_bytes_ += bytes;

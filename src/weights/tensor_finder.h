@@ -24,7 +24,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
@@ -63,7 +62,7 @@ class TensorFinder {
   };
 
   explicit TensorFinder(std::shared_ptr<const Checkpoint> checkpoint)
-      : checkpoint_(std::move(checkpoint)) {}
+      : checkpoint_(std::move(checkpoint)), used_(checkpoint_->tensors().size()) {}
 
   Result<MatrixTensors> Matrix(std::string_view name, int64_t rows, int64_t cols);
   // A tensor of any type and shape; `needed_by` is for the message.
@@ -77,7 +76,9 @@ class TensorFinder {
   Result<Size> StoredSize(const Tensor& weight) const;
 
   const Checkpoint& checkpoint() const { return *checkpoint_; }
-  const std::unordered_set<const Tensor*>& used() const { return used_; }
+  // Whether a request found this tensor, and how many tensors were found.
+  bool Used(const Tensor& tensor) const { return used_[checkpoint_->IndexOf(tensor)]; }
+  size_t used_count() const { return used_count_; }
   int64_t used_bytes() const { return used_bytes_; }
   int64_t used_draft_bytes() const { return used_draft_bytes_; }
   const std::vector<TensorFault>& faults() const { return faults_; }
@@ -105,7 +106,8 @@ class TensorFinder {
                               std::string_view next) const;
 
   std::shared_ptr<const Checkpoint> checkpoint_;
-  std::unordered_set<const Tensor*> used_;
+  std::vector<bool> used_;  // by their place in the checkpoint
+  size_t used_count_ = 0;
   int64_t used_bytes_ = 0;
   int64_t used_draft_bytes_ = 0;
   mutable std::vector<TensorFault> faults_;

@@ -139,7 +139,7 @@ std::string TensorSetText(const WeightLoader& asked) {
   std::vector<std::string> unexpected;
   for (const Tensor* t : asked.checkpoint().tensors()) {
     if (asked.Used(*t) || t->name == kRotation) continue;
-    if (!faulty.contains(QuantisedLinearOf(t->name))) unexpected.push_back(t->name);
+    if (!faulty.contains(QuantisedLinearOf(t->name))) unexpected.emplace_back(t->name);
   }
 
   if (missing.empty() && wrong.empty() && unexpected.empty())

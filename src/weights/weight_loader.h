@@ -99,8 +99,8 @@ class WeightLoader {
   // are known and not counted).
   std::string Summary() const;
   std::vector<const Tensor*> Unused() const;
-  size_t used_count() const { return find_.used().size(); }
-  bool Used(const Tensor& tensor) const { return find_.used().contains(&tensor); }
+  size_t used_count() const { return find_.used_count(); }
+  bool Used(const Tensor& tensor) const { return find_.Used(tensor); }
   // With HeadersOnly: what is wrong with the tensors that were asked for so far.
   const std::vector<TensorFault>& faults() const { return find_.faults(); }
 
