@@ -1,6 +1,6 @@
 #pragma once
-// JSON read as events: a text of any size takes no memory. For files that may hold a hundred thousand
-// entries; base/json.h reads the others as values.
+// JSON read as events: a text of any size takes no memory. For files that may hold a hundred
+// thousand entries; base/json.h reads the others as values.
 //
 // Errors: those of ParseJson, and whatever the reader returns, which ends the reading. Depth counts
 // the brackets around an event: keys and values of the outermost object have depth 1.

@@ -41,8 +41,9 @@ std::string Events(const std::string& text) {
 }
 
 TEST(StreamJson, EventsInOrderWithTheirDepth) {
-  EXPECT_EQ(Events(R"({"a": [1, "x\n", {"b": null}], "c": true, "a": -2, "d": 1.50})"),
-            "0{ 1:a 1[ 2=1 i1 u1 2='x\n 2{ 3:b 3=null 2) 1) 1:c 1=true 1:a 1=-2 i-2 1:d 1=1.50 0) ");
+  EXPECT_EQ(
+      Events(R"({"a": [1, "x\n", {"b": null}], "c": true, "a": -2, "d": 1.50})"),
+      "0{ 1:a 1[ 2=1 i1 u1 2='x\n 2{ 3:b 3=null 2) 1) 1:c 1=true 1:a 1=-2 i-2 1:d 1=1.50 0) ");
   EXPECT_EQ(Events(" 3 "), "0=3 i3 u3 ");
   EXPECT_EQ(Events("[18446744073709551615, 9223372036854775807]"),
             "0[ 1=18446744073709551615 u18446744073709551615 1=9223372036854775807 "
@@ -56,8 +57,9 @@ TEST(StreamJson, FaultsOfTheTextAndOfTheReader) {
   EXPECT_EQ(Events(R"({"a": {"stop": ]})"), "0{ 1:a 1{ stopped at 2");
   const std::string deep(static_cast<size_t>(kMaxJsonDepth) + 1, '[');
   EXPECT_TRUE(Events(deep).ends_with("t: JSON is nested deeper than 128 levels"));
-  EXPECT_TRUE(Events(deep.substr(1)).ends_with("where it ends too early; correct it there, or "
-                                               "fetch the file again"));
+  EXPECT_TRUE(Events(deep.substr(1))
+                  .ends_with("where it ends too early; correct it there, or "
+                             "fetch the file again"));
 }
 
 TEST(StreamJson, ReleasesWhatWasRead) {

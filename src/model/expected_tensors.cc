@@ -21,8 +21,7 @@ Status AskForDspark(WeightLoader& loader, const ModelConfig& c, int64_t stages) 
   if (!c.dspark()) {
     return Invalid(
         "{}/config.json: key 'dspark_block_size' is missing or 0, and the checkpoint has the "
-        "DSpark "
-        "tensor 'mtp.0.main_proj.weight'; fetch the config.json that belongs to it",
+        "DSpark tensor 'mtp.0.main_proj.weight'; fetch the config.json that belongs to it",
         loader.checkpoint().dir());
   }
   const int64_t d = c.hidden_size;

@@ -191,8 +191,7 @@ Status ConversionPlan::Declare(ConvertJob& job) const {
       if (k % kFp4GroupSize != 0) {
         return Invalid(
             "{}: tensor '{}' {} has {} columns, which FP4 cannot group by {}; the official "
-            "format "
-            "needs hidden_size and moe_intermediate_size to be multiples of {}",
+            "format needs hidden_size and moe_intermediate_size to be multiples of {}",
             *t.file, t.name, ShapeText(t.shape), k, kFp4GroupSize, kFp4GroupSize);
       }
       job.outputs = {{base + ".scale", DType::kF8E8M0, {n, k / kFp4GroupSize}},

@@ -147,8 +147,7 @@ Status QuantDescription::CheckPart(std::string_view name, QuantScheme scheme) co
   }
   return Invalid(
       "{}: tensor '{}' is {} and '{}' is {}; they are parts of one linear and must agree, fetch "
-      "the "
-      "file again",
+      "the file again",
       path_, Printable(linear), Name(*weight), Printable(name), Name(scheme));
 }
 

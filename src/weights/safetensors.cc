@@ -84,8 +84,10 @@ class HeaderReader : public JsonReader {
     if (depth == 0 && !object) return NoObject();
     if (depth == 1 && !object) return Finish();  // no dtype
     if (depth == 2) {
-      entry_.shape_is_list = entry_.shape_is_list || (field_ == Field::kShape && !object);
-      if (field_ == Field::kShape) entry_.shape.clear();
+      if (field_ == Field::kShape) {
+        entry_.shape_is_list = !object;
+        entry_.shape.clear();
+      }
       if (field_ == Field::kOffsets) entry_.offsets.clear();
     }
     if (depth > 2 && field_ == Field::kShape) AddSize(-1);

@@ -90,7 +90,8 @@ TEST(Safetensors, DamagedHeaders) {
   EXPECT_THAT(
       FaultOf(RawSafetensors(R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})", 4)),
       HasSubstr("bad size in its shape"));
-  for (const char* shape : {"3", "null", "{}", "{\"a\":1}", "\"[1]\""}) {
+  for (const char* shape :
+       {"3", "null", "{}", "[1],\"shape\":{}", "[1],\"shape\":1", "{\"a\":1}", "\"[1]\""}) {
     EXPECT_THAT(
         FaultOf(RawSafetensors(
             fmt::format(R"({{"a":{{"dtype":"F32","shape":{},"data_offsets":[0,4]}}}})", shape), 4)),

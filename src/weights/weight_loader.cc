@@ -235,8 +235,7 @@ Result<std::vector<int32_t>> WeightLoader::IdTable(std::string_view full_name, i
     if (id < 0 || id >= limit) {
       return Invalid(
           "{}: tensor '{}' has {} at row {}, expected an id in [0, {}); config.json and the "
-          "weights "
-          "are of different models, or the file is damaged",
+          "weights are of different models, or the file is damaged",
           *tensor->file, tensor->name, id, static_cast<int64_t>(i) / cols, limit);
     }
     ids[i] = static_cast<int32_t>(id);
