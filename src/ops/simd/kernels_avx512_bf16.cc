@@ -16,8 +16,10 @@
 #include "ops/simd/integer_kernel.h"
 #include "ops/simd/linear_bf16_kernel.h"
 #include "ops/simd/quantize_kernel.h"
-// This builds on both.
+// These build on both, in this order.
 #include "ops/simd/score_bf16_kernel.h"
+// then
+#include "ops/simd/attention_bf16_kernel.h"
 // Last the table of all of them.
 #include "ops/simd/kernel_list.h"
 
@@ -28,6 +30,7 @@ constexpr Kernels MakeBf16Kernels() {
   Kernels k = avx512_bf16::MakeKernels("avx512_bf16");
   k.linear = avx512_bf16::LinearBf16;
   k.score = avx512_bf16::ScoreBf16;
+  k.attention = avx512_bf16::AttentionBf16;
   return k;
 }
 

@@ -5,20 +5,21 @@
 namespace fathom::FATHOM_SIMD {
 namespace {
 
-// To e4m3 and back. Below 2^-6 values are multiples of 2^-9, the spacing of floats at 2^14.
-inline Vec RoundE4m3(Vec x) {
-  const Vec a = Min(Set(448.0F), Abs(x));
-  const Vec step = Set(0x1p14F);
-  const Vec r = IfLess(a, Set(0x1p-6F), Sub(Add(a, step), step), RoundMantissa<20>(a));
-  return WithSign(IfEqual(a, a, r, a), x);  // NaN stays NaN
+// x, which has at most the magnitude `largest`, to the nearest multiple of 2^-bits times its power
+// of two, or the power `least` if that is larger; ties to even. Adding 1.5 2^(23 - bits) times the
+// power moves x to where floats have that spacing. A result of 0 has x's sign, NaN stays NaN.
+template <int bits>
+inline Vec RoundTo(Vec x, float least, float largest) {
+  const Vec a = Min(Set(largest), Max(Set(-largest), x));
+  const Vec far = Mul(Max(PowerOf(a), Set(least)), Set(1.5F * (1 << (23 - bits))));
+  return WithSign(Abs(Sub(Add(a, far), far)), x);
 }
 
-// To e2m1 and back. Below 1 values are multiples of 1/2, the spacing of floats at 2^22.
-inline Vec RoundE2m1(Vec x) {
-  const Vec a = Min(Abs(x), Set(6.0F));
-  const Vec step = Set(0x1p22F);
-  return WithSign(IfLess(a, Set(1.0F), Sub(Add(a, step), step), RoundMantissa<22>(a)), x);
-}
+// To e4m3 and back; below 2^-6 values are multiples of 2^-9.
+inline Vec RoundE4m3(Vec x) { return RoundTo<3>(x, 0x1p-6F, 448.0F); }
+
+// To e2m1 and back; below 1 values are multiples of 1/2.
+inline Vec RoundE2m1(Vec x) { return RoundTo<1>(x, 1.0F, 6.0F); }
 
 // Scales are powers of two, so multiplying by 1 / scale is dividing by it.
 template <Vec (*round)(Vec)>

@@ -11,35 +11,34 @@ namespace {
 constexpr int64_t kScoreBatch = int64_t{1} << 20;  // scores held at once, unless one token has more
 
 // The k entries with the largest score, ties to the lower index, in ascending order of index, as
-// pool rows.
+// pool rows. `keys` and `sorted` are scratch.
 void SelectLargest(const float* score, int64_t n, const PagedRows& entries,
-                   std::vector<uint64_t>& candidates, std::span<int32_t> out) {
+                   std::vector<uint64_t>& keys, std::vector<uint64_t>& sorted,
+                   std::span<int32_t> out) {
   const size_t k = out.size();
-  // At most 2k candidates; whenever they are full the worse half is dropped and the bar rises.
-  const auto keep_best = [&] {
-    std::nth_element(candidates.begin(), candidates.begin() + static_cast<int64_t>(k) - 1,
-                     candidates.end(), std::greater<>());
-    candidates.resize(k);
-  };
-  candidates.clear();
-  candidates.reserve(2 * k);
+  // At most 2k candidates, in order of index; whenever they are full the worse half is dropped and
+  // the bar rises. No two keys are equal.
   uint64_t bar = 0;
+  const auto keep_best = [&] {
+    sorted = keys;
+    const auto kth = sorted.begin() + static_cast<int64_t>(k) - 1;
+    std::nth_element(sorted.begin(), kth, sorted.end(), std::greater<>());
+    bar = *kth;
+    std::erase_if(keys, [bar](uint64_t key) { return key < bar; });
+  };
+  keys.clear();
+  keys.reserve(2 * k);
   for (int64_t s = 0; s < n; ++s) {
     const uint64_t key =
         uint64_t{OrderKey(score[s])} << 32 | (0xffffffffU - static_cast<uint32_t>(s));
     if (key < bar) continue;
-    candidates.push_back(key);
-    if (candidates.size() == 2 * k) {
-      keep_best();
-      bar = candidates.back();
-    }
+    keys.push_back(key);
+    if (keys.size() == 2 * k) keep_best();
   }
   keep_best();
-  std::transform(candidates.begin(), candidates.end(), out.begin(), [](uint64_t key) {
-    return static_cast<int32_t>(0xffffffffU - static_cast<uint32_t>(key));
+  std::transform(keys.begin(), keys.end(), out.begin(), [&entries](uint64_t key) {
+    return static_cast<int32_t>(entries.row(int64_t{0xffffffffU - static_cast<uint32_t>(key)}));
   });
-  std::sort(out.begin(), out.end());
-  for (int32_t& row : out) row = static_cast<int32_t>(entries.row(row));
 }
 
 }  // namespace
@@ -89,7 +88,7 @@ void SimdOps::RunQueries(std::span<int32_t> selected, std::span<const int32_t> o
         const Query& query = queries_[static_cast<size_t>(i)];
         const auto first = static_cast<size_t>(offsets[static_cast<size_t>(query.token)]);
         SelectLargest(scores_.Take(0) + query.start, query.count, *query.entries, worker.candidates,
-                      selected.subspan(first, static_cast<size_t>(topk)));
+                      worker.sorted, selected.subspan(first, static_cast<size_t>(topk)));
       });
 }
 

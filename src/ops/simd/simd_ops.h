@@ -87,6 +87,7 @@ class SimdOps final : public Ops {
     std::vector<const void*> keys;
     std::vector<const float*> rows;
     std::vector<uint64_t> candidates;
+    std::vector<uint64_t> sorted;
   };
 
   // One matrix of a (grouped) projection and the share of the work that lies before it.

@@ -40,11 +40,12 @@ static inline Vec Abs(Vec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), a)
 static inline Vec WithSign(Vec a, Vec b) {
   return _mm256_or_ps(a, _mm256_and_ps(b, _mm256_set1_ps(-0.0F)));
 }
-static inline Vec Neg(Vec a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0F)); }
-// x < y ? a : b, and x == y ? a : b; comparisons with NaN are false.
-static inline Vec IfLess(Vec x, Vec y, Vec a, Vec b) {
-  return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
+// 2^floor(log2 |a|); 0 for subnormal a, infinity for what is not finite.
+static inline Vec PowerOf(Vec a) {
+  return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)));
 }
+static inline Vec Neg(Vec a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0F)); }
+// x == y ? a : b; comparisons with NaN are false.
 static inline Vec IfEqual(Vec x, Vec y, Vec a, Vec b) {
   return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_EQ_OQ));
 }

@@ -54,14 +54,16 @@ static inline Vec WithSign(Vec a, Vec b) {
       _mm512_and_si512(_mm512_castps_si512(b), _mm512_set1_epi32(static_cast<int>(0x80000000U)));
   return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(a), sign));
 }
+// 2^floor(log2 |a|); 0 for subnormal a, infinity for what is not finite.
+static inline Vec PowerOf(Vec a) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7f800000)));
+}
 static inline Vec Neg(Vec a) {
   return _mm512_castsi512_ps(
       _mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi32(static_cast<int>(0x80000000U))));
 }
-// x < y ? a : b, and x == y ? a : b; comparisons with NaN are false.
-static inline Vec IfLess(Vec x, Vec y, Vec a, Vec b) {
-  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
-}
+// x == y ? a : b; comparisons with NaN are false.
 static inline Vec IfEqual(Vec x, Vec y, Vec a, Vec b) {
   return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_EQ_OQ), b, a);
 }
@@ -96,6 +98,13 @@ static inline void Store(float* p, Vec a) { _mm512_storeu_ps(p, a); }
 static inline void Store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, First(n), a); }
 // To bfloat16, ties to even; NaN stays NaN.
 static inline __m256i Narrow(Vec a) {
+#ifdef __AVX512BF16__
+  // The instruction reads subnormal numbers, of which there are hardly ever any, as 0.
+  constexpr int kSubnormal = 0x20;
+  if (_mm512_fpclass_ps_mask(a, kSubnormal) == 0) [[likely]] {
+    return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a));
+  }
+#endif
   const IntVec u = _mm512_castps_si512(a);
   const IntVec odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   const IntVec sum = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
