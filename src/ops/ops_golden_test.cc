@@ -101,6 +101,58 @@ TEST_P(GoldenTest, CodesAreFixedPoints) {
   EXPECT_EQ(x.Values(), even);
 }
 
+// All bfloat16 values up to the largest code, under a scale of 1: sign of zero, subnormal numbers,
+// NaN.
+TEST_P(GoldenTest, EveryBfloat16ValueIsRoundedToCodes) {
+  for (const float largest : {448.0F, 6.0F}) {
+    std::vector<float> values;
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const auto v = std::bit_cast<float>(bits << 16);
+      if (!(std::fabs(v) > largest)) values.push_back(v);
+    }
+    if (largest == 6.0F) {  // groups of 32 have a scale each: the largest value begins every one
+      std::vector<float> grouped;
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (i % 31 == 0) grouped.push_back(largest);
+        grouped.push_back(values[i]);
+      }
+      values = grouped;
+    }
+    Tensor x = Of(DType::kF32, values);
+    largest == 6.0F ? ops_->SimulateFp4(x.view, x.view)
+                    : ops_->SimulateFp8(x.view, x.view, static_cast<int>(values.size()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float expected = largest == 6.0F ? E2m1ToFloat(FloatToE2m1(values[i]))
+                                             : E4m3ToFloat(FloatToE4m3(values[i]));
+      const float actual = x.at(0, static_cast<int64_t>(i));
+      if (std::isnan(values[i]) && (largest == 6.0F || std::isnan(actual))) continue;
+      ASSERT_EQ(std::bit_cast<uint32_t>(actual), std::bit_cast<uint32_t>(expected)) << values[i];
+    }
+  }
+}
+
+// Floats of every kind, stored as bfloat16: ties, subnormal numbers, infinity, NaN.
+TEST_P(GoldenTest, FloatsAreNarrowedToTheNearest) {
+  std::vector<float> values;
+  for (uint32_t high = 0; high < 0x10000; high += 7) {
+    for (uint32_t low : {0U, 1U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU}) {
+      values.push_back(std::bit_cast<float>(high << 16 | low));
+    }
+  }
+  Tensor x = Of(DType::kF32, values);
+  Tensor y(DType::kBf16, 1, static_cast<int64_t>(values.size()));
+  ops_->Scale(y.view, x.view, 1.0F);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float actual = y.at(0, static_cast<int64_t>(i));
+    const float expected = ToFloat(ToBf16(values[i]));
+    if (std::isnan(values[i])) {
+      ASSERT_TRUE(std::isnan(actual)) << i;
+    } else {
+      ASSERT_EQ(std::bit_cast<uint32_t>(actual), std::bit_cast<uint32_t>(expected)) << values[i];
+    }
+  }
+}
+
 TEST_P(GoldenTest, HyperConnectionSplit) {
   std::vector<float> m(24), base(24);
   for (size_t i = 0; i < 24; ++i) {

@@ -15,8 +15,7 @@ namespace {
 inline void ScaledDots(const AttentionArgs& a, float* p, int64_t stride) {
   Bf16Pairs q[4];
   for (int i = 0; i < 4; ++i) {
-    q[i].p = static_cast<const uint16_t*>(
-        RowAt(a.q, a.q_stride, i < a.heads ? i : a.heads - 1));
+    q[i].p = static_cast<const uint16_t*>(RowAt(a.q, a.q_stride, i < a.heads ? i : a.heads - 1));
   }
   const Vec scale = Set(a.scale);
   for (int64_t j = 0; j < a.n; j += 4) {
