@@ -16,17 +16,20 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// One step: rows to batch, model, sampling.
+// One step: rows to batch, model, sampling. A part's rows of logits are one thread's.
 class StepRunner {
  public:
-  explicit StepRunner(Runner& runner) : runner_(runner) {}
+  explicit StepRunner(Runner& runner)
+      : runner_(runner), samplers_(static_cast<size_t>(runner.threads())) {}
 
   StepResult Run(StepJob& job) {
     const double start = Seconds();
     std::vector<int32_t> ids;
     std::vector<SequenceSlice> slices;
     std::vector<int32_t> logit_rows;
+    std::vector<int64_t> first_logits;  // of each part
     for (StepJob::Part& part : job.parts) {
+      first_logits.push_back(static_cast<int64_t>(logit_rows.size()));
       if (part.tokens.back() == kPlaceholder) part.tokens.back() = part.source->last_token;
       slices.push_back({static_cast<int64_t>(ids.size()), static_cast<int64_t>(part.tokens.size()),
                         part.position, &part.pages});
@@ -46,21 +49,17 @@ class StepRunner {
     result.id = job.id;
     result.sampled.resize(job.parts.size());
     result.scored.resize(job.parts.size());
-    int64_t row = 0;
-    const auto next_row = [&] {
-      return std::span<const float>(logits.f32(row++), static_cast<size_t>(logits.dim(1)));
-    };
-    for (size_t p = 0; p < job.parts.size(); ++p) {
-      const StepJob::Part& part = job.parts[p];
-      int64_t position = part.position;
-      for (const int32_t id : part.next) {
-        result.scored[p].push_back(sampler_.Score(next_row(), id, part.top_logprobs, ++position));
+    const auto parts = static_cast<int64_t>(job.parts.size());
+    runner_.pool().Run([&](int worker) {
+      const int64_t first = parts * worker / runner_.threads();
+      const int64_t last = parts * (worker + 1) / runner_.threads();
+      Sampler& sampler = samplers_[static_cast<size_t>(worker)];
+      for (int64_t i = first; i < last; ++i) {
+        const auto p = static_cast<size_t>(i);
+        SamplePart(sampler, job.parts[p], logits, first_logits[p], result.scored[p],
+                   result.sampled[p]);
       }
-      if (part.samplers.empty()) continue;
-      const std::span<const float> of_row = next_row();
-      position = part.position + static_cast<int64_t>(part.tokens.size());
-      for (const auto& s : part.samplers) result.sampled[p].push_back(Draw(*s, of_row, position));
-    }
+    });
     const double end = Seconds();
     result.model_seconds = modelled - start;
     result.sampling_seconds = end - modelled;
@@ -69,9 +68,27 @@ class StepRunner {
   }
 
  private:
-  Result<SampledToken> Draw(SamplingState& s, std::span<const float> logits, int64_t position) {
+  using Tokens = std::vector<Result<SampledToken>>;
+
+  static void SamplePart(Sampler& sampler, const StepJob::Part& part, View logits, int64_t row,
+                         Tokens& scored, Tokens& sampled) {
+    const auto next_row = [&] {
+      return std::span<const float>(logits.f32(row++), static_cast<size_t>(logits.dim(1)));
+    };
+    int64_t position = part.position;
+    for (const int32_t id : part.next) {
+      scored.push_back(sampler.Score(next_row(), id, part.top_logprobs, ++position));
+    }
+    if (part.samplers.empty()) return;
+    const std::span<const float> of_row = next_row();
+    position = part.position + static_cast<int64_t>(part.tokens.size());
+    for (const auto& s : part.samplers) sampled.push_back(Draw(sampler, *s, of_row, position));
+  }
+
+  static Result<SampledToken> Draw(Sampler& sampler, SamplingState& s,
+                                   std::span<const float> logits, int64_t position) {
     const SamplingParams& params = position < s.min_length ? s.before_min_tokens : s.params;
-    Result<SampledToken> token = sampler_.Sample({logits, params, s.choice, position, &s.counts});
+    Result<SampledToken> token = sampler.Sample({logits, params, s.choice, position, &s.counts});
     // Where there is no token the next step may be under way already: its row needs some valid id.
     s.last_token = token ? token->id : 0;
     if (token && NeedsHistory(s.params)) s.counts.Add(token->id);
@@ -79,7 +96,7 @@ class StepRunner {
   }
 
   Runner& runner_;
-  Sampler sampler_;
+  std::vector<Sampler> samplers_;  // one a thread
 };
 
 class InlineExecutor final : public Executor {

@@ -29,6 +29,7 @@ class Runner {
   const Ops& ops() const { return *ops_; }
   CacheManager& cache() { return *cache_; }
   int threads() const { return pool_.threads(); }
+  ThreadPool& pool() { return pool_; }  // between calls of Run
   int64_t max_model_len() const { return max_model_len_; }
   int64_t max_step_tokens() const { return max_step_tokens_; }
   int64_t max_chunk_tokens() const { return max_chunk_tokens_; }
