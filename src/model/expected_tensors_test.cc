@@ -107,16 +107,11 @@ TEST(ExpectedTensors, WrongShapesAndTypes) {
   EXPECT_THAT(
       Inspected(dir.path()),
       HasSubstr("the model reads, 0 missing, 11 wrong, 0 unexpected:\n"
-                "  mtp.0.main_proj.weight: 1 wrong, each is BF16 [32, 256], expected [64, "
-                "128]\n"
-                "  layers.{0..2}.attn.wq_a.weight: 3 wrong, each is BF16 [64, 32], expected "
-                "[32, 64]\n"
-                "  mtp.{0..1}.attn.wq_a.weight: 2 wrong, each is BF16 [64, 32], expected "
-                "[32, 64]\n"
-                "  layers.{0..2}.attn.attn_sink: 3 wrong, each is I32 [2], expected F32 or "
-                "BF16\n"
-                "  mtp.{0..1}.attn.attn_sink: 2 wrong, each is I32 [2], expected F32 or "
-                "BF16\n"));
+                "  mtp.0.main_proj.weight: 1 wrong (BF16 [32, 256], expected [64, 128])\n"
+                "  layers.{0..2}.attn.wq_a.weight: 3 wrong (BF16 [64, 32], expected [32, 64])\n"
+                "  mtp.{0..1}.attn.wq_a.weight: 2 wrong (BF16 [64, 32], expected [32, 64])\n"
+                "  layers.{0..2}.attn.attn_sink: 3 wrong (I32 [2], expected F32 or BF16)\n"
+                "  mtp.{0..1}.attn.attn_sink: 2 wrong (I32 [2], expected F32 or BF16)\n"));
 }
 
 TEST(ExpectedTensors, ADrafterThatTheConfigDoesNotDescribe) {

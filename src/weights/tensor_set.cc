@@ -149,7 +149,9 @@ std::string TensorSetText(const WeightLoader& asked) {
       "unexpected:\n",
       missing.size(), wrong_count, unexpected.size());
   Print(out, missing, "missing");
-  for (const auto& [what, names] : wrong) Print(out, names, fmt::format("wrong, each {}", what));
+  for (const auto& [what, names] : wrong) {
+    Print(out, names, fmt::format("wrong ({})", what.starts_with("is ") ? what.substr(3) : what));
+  }
   Print(out, unexpected, "unexpected");
   return out;
 }

@@ -103,8 +103,8 @@ TEST(TensorSet, MissingWrongAndUnexpected) {
             "  e.{3..4}.w.weight: 2 missing\n"
             "  f.scale: 1 missing\n"
             "  g.weight: 1 missing\n"  // and no word of g.scale, which would belong to it
-            "  e.{0..1}.w.weight: 2 wrong, each is BF16 [1, 2], expected [2, 2]\n"
-            "  t: 1 wrong, each is F32 [1, 1], expected I64 or I32\n"
+            "  e.{0..1}.w.weight: 2 wrong (BF16 [1, 2], expected [2, 2])\n"
+            "  t: 1 wrong (F32 [1, 1], expected I64 or I32)\n"
             "  layers.{0..1}.x: 2 unexpected\n");
 }
 
@@ -124,7 +124,7 @@ TEST(TensorSet, PartsOfIntegerLinears) {
                 .Text(),
             "compared with the tensors that the model reads, 1 missing, 1 wrong, 1 unexpected:\n"
             "  c.input_scale: 1 missing\n"
-            "  b.weight_scale: 1 wrong, each is F32 [3, 1], expected [2, 1]\n"
+            "  b.weight_scale: 1 wrong (F32 [3, 1], expected [2, 1])\n"
             "  a.scale: 1 unexpected\n");
 }
 
