@@ -1,5 +1,7 @@
 // Chooses architecture and precision of a checkpoint.
 
+#include <spdlog/spdlog.h>
+
 #include "model/deepseek_v4.h"
 #include "model/model.h"
 
@@ -48,7 +50,9 @@ Result<std::unique_ptr<Model>> LoadModel(const std::string& dir, const ModelOpti
   TRY(auto checkpoint, Checkpoint::Open(dir));
   TRY(const Precision precision, ResolvePrecision(options, *checkpoint));
   WeightLoader loader(checkpoint, std::move(progress));
-  return DeepseekV4::Load(loader, std::move(config), precision);
+  TRY(std::unique_ptr<Model> model, DeepseekV4::Load(loader, std::move(config), precision));
+  spdlog::info("{}", loader.Summary());  // what was used, and that something was not
+  return model;
 }
 
 }  // namespace fathom
