@@ -22,6 +22,8 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+Error ShuttingDown() { return {ErrorCode::kUnavailable, "the server is shutting down"}; }
+
 CoreConfig CoreConfigOf(const EngineConfig& c, const Runner& runner) {
   CoreConfig core;
   core.limits.max_step_tokens = runner.max_step_tokens();
@@ -52,6 +54,11 @@ class EngineThread final : public Engine {
         executor_(MakeModelExecutor(*runner_, config.enable_schedule_overlap)),
         core_(CoreConfigOf(config, *runner_), runner_->cache(), *executor_, tokenizer_.get()),
         stats_(core_.stats()) {
+    // While a step runs callers see who waits since it was planned.
+    core_.set_on_plan([this] {
+      const std::lock_guard lock(mutex_);
+      stats_ = core_.stats();
+    });
     thread_ = std::jthread([this] { Loop(); });
   }
 
@@ -136,7 +143,10 @@ Status EngineThread::Validate(const Request& r) const {
 Result<RequestHandle> EngineThread::Submit(Request request, std::shared_ptr<OutputSink> sink) {
   TRY_STATUS(Validate(request));
   auto state = std::make_shared<RequestState>();
-  const double timeout = request.timeout_s > 0 ? request.timeout_s : config_.request_timeout_s;
+  // A client may ask for less time than the server gives, not for more.
+  const double limit = config_.request_timeout_s;
+  const bool asks = request.timeout_s > 0 && (limit <= 0 || request.timeout_s < limit);
+  const double timeout = asks ? request.timeout_s : limit;
   if (timeout > 0) state->deadline_s = Now() + timeout;
   state->request = std::move(request);
   state->sink = std::move(sink);
@@ -170,7 +180,6 @@ void EngineThread::Drain(double timeout_s) {
   if (idle_.wait_for(lock, std::chrono::duration<double>(timeout_s), ended)) return;
   spdlog::warn("requests that did not end within {} s are aborted", timeout_s);
   drain_timed_out_ = true;
-  for (uint64_t handle = 1; handle < next_handle_; ++handle) aborted_.push_back(handle);
   wake_.notify_all();
   idle_.wait(lock, ended);
 }
@@ -203,13 +212,13 @@ void EngineThread::Loop() {
 #endif
     Report(now);
   }
-  core_.CancelAll(Error{ErrorCode::kUnavailable, "the server is shutting down"});
+  core_.CancelAll(ShuttingDown());
 }
 
 bool EngineThread::TakeEvents() {
   std::vector<std::shared_ptr<RequestState>> submitted;
   std::vector<RequestHandle> aborted;
-  Error why{ErrorCode::kCancelled, "the client is gone"};
+  bool cancel_all = false;
   {
     std::unique_lock lock(mutex_);
     step_started_ = 0;
@@ -222,14 +231,16 @@ bool EngineThread::TakeEvents() {
     if (stop_ && submitted_.empty()) return false;
     submitted.swap(submitted_);
     aborted.swap(aborted_);
-    if (drain_timed_out_) why = Error{ErrorCode::kUnavailable, "the server is shutting down"};
+    cancel_all = drain_timed_out_;
+    stats_.waiting_requests += static_cast<int64_t>(submitted.size());  // until the plan says more
     idle_now_ = false;
     step_started_ = Now();
     core_.set_observer(observer_);
   }
   const double now = Now();
   for (const auto& r : submitted) core_.Add(r, now);
-  for (RequestHandle handle : aborted) core_.Cancel(handle, why);
+  core_.Cancel(aborted, Error{ErrorCode::kCancelled, "the client is gone"});
+  if (cancel_all) core_.CancelAll(ShuttingDown());
   return true;
 }
 

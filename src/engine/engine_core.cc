@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
+#include <unordered_set>
 
 namespace fathom {
 
@@ -66,18 +66,19 @@ void EngineCore::Add(const std::shared_ptr<RequestState>& request, double now) {
   request->arrival_s = now;
   request->open_choices = request->request.choices;
   request->usage.prompt_tokens = static_cast<int64_t>(request->request.prompt.size());
-  deadlines_ = deadlines_ || request->deadline_s > 0;
+  if (request->deadline_s > 0) next_deadline_ = std::min(next_deadline_, request->deadline_s);
   SequencePtr s = MakeSequence(request, 0);
   s->arrival = next_arrival_++;
   const int64_t need = s->known() + 1;  // one token of the answer
   const int64_t capacity = cache_.geometry()[PageSpace::kFull] * kPageTokens;
   if (need > capacity) {
-    EndRequest(request, ::fathom::Fail(ErrorCode::kResourceExhausted,
-                                       "the request needs {} tokens of cache, all caches hold {}; "
-                                       "shorten it or raise --max_cache_size",
-                                       need, capacity));
+    request->open_choices = 0;
+    TellEnd(*request, Error{ErrorCode::kResourceExhausted,
+                            fmt::format("the request needs {} tokens of cache, all caches hold {}; "
+                                        "shorten it or raise --max_cache_size",
+                                        need, capacity)});
   } else {
-    waiting_.push_back(std::move(s));
+    Wait(s);
   }
   UpdateGauges();
 }
@@ -115,15 +116,25 @@ void EngineCore::EndSequence(const SequencePtr& s, double now) {
   r.sink->OnEnd(r.usage, {});
 }
 
-void EngineCore::EndRequest(const std::shared_ptr<RequestState>& r, const Status& status) {
-  if (r->open_choices == 0) return;
-  for (const SequencePtr& s : running_) {
-    if (s->request == r) Leave(*s);
+void EngineCore::EndRequests(const Requests& requests, const Error& why) {
+  Requests ended;
+  for (const auto& r : requests) {
+    if (r->open_choices == 0) continue;
+    r->open_choices = 0;
+    ended.push_back(r);
   }
-  std::erase_if(running_, [&](const SequencePtr& s) { return s->request == r; });
-  std::erase_if(waiting_, [&](const SequencePtr& s) { return s->request == r; });
-  r->open_choices = 0;
-  switch (status.error().code) {
+  if (ended.empty()) return;
+  const auto over = [](const SequencePtr& s) { return s->request->open_choices == 0; };
+  for (const SequencePtr& s : running_) {
+    if (over(s)) Leave(*s);
+  }
+  std::erase_if(running_, over);
+  std::erase_if(waiting_, over);
+  for (const auto& r : ended) TellEnd(*r, why);
+}
+
+void EngineCore::TellEnd(RequestState& r, const Error& why) {
+  switch (why.code) {
     case ErrorCode::kCancelled:
       ++stats_.aborted_requests;
       break;
@@ -133,59 +144,70 @@ void EngineCore::EndRequest(const std::shared_ptr<RequestState>& r, const Status
     default:
       ++stats_.failed_requests;
   }
-  spdlog::info("request {}: {} prompt tokens, {} generated, ended: {}", r->request.id,
-               r->usage.prompt_tokens, r->usage.completion_tokens, status.error().message);
-  r->sink->OnEnd(r->usage, status);
+  spdlog::info("request {}: {} prompt tokens, {} generated, ended: {}", r.request.id,
+               r.usage.prompt_tokens, r.usage.completion_tokens, why.message);
+  r.sink->OnEnd(r.usage, tl::unexpected<Error>(why));
 }
 
-void EngineCore::Cancel(uint64_t handle, const Error& why) {
-  for (const auto* list : {&running_, &waiting_}) {
-    const auto it = std::find_if(list->begin(), list->end(), [&](const SequencePtr& s) {
-      return s->request->handle == handle;
-    });
-    if (it == list->end()) continue;
-    EndRequest(std::shared_ptr<RequestState>((*it)->request), tl::unexpected<Error>(why));
-    break;
-  }
+void EngineCore::Cancel(std::span<const uint64_t> handles, const Error& why) {
+  if (handles.empty()) return;
+  const std::unordered_set<uint64_t> wanted(handles.begin(), handles.end());
+  Requests found;
+  const auto find = [&](const auto& list) {
+    for (const SequencePtr& s : list) {
+      if (wanted.contains(s->request->handle)) found.push_back(s->request);
+    }
+  };
+  find(running_);
+  find(waiting_);
+  EndRequests(found, why);
   UpdateGauges();
 }
 
 void EngineCore::CancelAll(const Error& why) {
-  for (const auto* list : {&running_, &waiting_}) {
-    while (!list->empty()) {
-      EndRequest(std::shared_ptr<RequestState>(list->front()->request), tl::unexpected<Error>(why));
-    }
-  }
+  Requests all;
+  for (const SequencePtr& s : running_) all.push_back(s->request);
+  for (const SequencePtr& s : waiting_) all.push_back(s->request);
+  EndRequests(all, why);
   while (!launched_.empty()) Commit(0);  // stale parts only; their pages leave quarantine
   UpdateGauges();
 }
 
 void EngineCore::EndOverdue(double now) {
-  if (!deadlines_) return;
-  std::set<std::shared_ptr<RequestState>> overdue;
-  deadlines_ = false;
-  for (const auto* list : {&running_, &waiting_}) {
-    for (const SequencePtr& s : *list) {
-      if (s->request->deadline_s <= 0) continue;
-      deadlines_ = true;
-      if (now >= s->request->deadline_s) overdue.insert(s->request);
+  if (now < next_deadline_) return;
+  Requests overdue;
+  next_deadline_ = std::numeric_limits<double>::infinity();
+  const auto look = [&](const auto& list) {
+    for (const SequencePtr& s : list) {
+      const double deadline = s->request->deadline_s;
+      if (deadline <= 0) continue;
+      if (now >= deadline) {
+        overdue.push_back(s->request);
+      } else {
+        next_deadline_ = std::min(next_deadline_, deadline);
+      }
     }
-  }
-  for (const auto& r : overdue) {
-    EndRequest(r, ::fathom::Fail(ErrorCode::kDeadlineExceeded,
-                                 "the request did not finish within its time limit "
-                                 "(--request_timeout_s, or the request's own)"));
-  }
+  };
+  look(running_);
+  look(waiting_);
+  EndRequests(overdue, Error{ErrorCode::kDeadlineExceeded,
+                             "the request did not finish within its time limit "
+                             "(--request_timeout_s, or the request's own)"});
 }
 
 void EngineCore::UpdateGauges() {
-  std::set<const RequestState*> running;
-  for (const SequencePtr& s : running_) running.insert(s->request.get());
-  stats_.running_requests = static_cast<int64_t>(running.size());
+  // Of a request that runs, choices that wait are not waiting requests: once it has forked, every
+  // open choice either runs or waits.
+  ++gauge_round_;
+  stats_.running_requests = 0;
   stats_.running_sequences = static_cast<int64_t>(running_.size());
-  stats_.waiting_requests = 0;
-  for (const SequencePtr& s : waiting_) {
-    stats_.waiting_requests += running.contains(s->request.get()) ? 0 : 1;
+  stats_.waiting_requests = static_cast<int64_t>(waiting_.size());
+  for (const SequencePtr& s : running_) {
+    RequestState& r = *s->request;
+    const bool first = r.gauge_round != gauge_round_;
+    r.gauge_round = gauge_round_;
+    stats_.running_requests += first ? 1 : 0;
+    if (r.forked) stats_.waiting_requests += 1 - (first ? r.open_choices : 0);
   }
   for (size_t i = 0; i < stats_.spaces.size(); ++i) {
     const PagePool& pool = cache_.pool(static_cast<PageSpace>(i));
@@ -218,6 +240,13 @@ Status EngineCore::CheckInvariants() const {
   }
   for (const SequencePtr& s : waiting_) {
     if (s->running() || s->scheduled != 0) return Invalid("a waiting sequence holds pages");
+    if (s->request->open_choices == 0) return Invalid("a request that ended still waits");
+  }
+  const auto precedes = [this](const SequencePtr& a, const SequencePtr& b) {
+    return Precedes(*a, *b);
+  };
+  if (!std::is_sorted(waiting_.begin(), waiting_.end(), precedes)) {
+    return Invalid("those who wait are not in the order of their importance");
   }
   return cache_.CheckInvariants(open);
 }

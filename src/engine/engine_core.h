@@ -11,8 +11,12 @@
 //
 // Sinks are called from Step, Add and Cancel, and must not call back.
 
+#include <deque>
+#include <functional>
+#include <limits>
 #include <list>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,13 +45,18 @@ class EngineCore {
 
   // Ends at once, with the numbers, what can never fit into the caches.
   void Add(const std::shared_ptr<RequestState>& request, double now);
-  void Cancel(uint64_t handle, const Error& why);
+  // Unknown and ended handles are ignored. The cost is that of one pass over all requests, however
+  // many end.
+  void Cancel(std::span<const uint64_t> handles, const Error& why);
+  void Cancel(uint64_t handle, const Error& why) { Cancel(std::span(&handle, 1), why); }
   void CancelAll(const Error& why);
   bool HasWork() const { return !waiting_.empty() || !running_.empty() || !launched_.empty(); }
   void Step(double now);
 
   const EngineStats& stats() const { return stats_; }
   void set_observer(std::shared_ptr<EngineObserver> observer) { observer_ = std::move(observer); }
+  // Called in Step when it is known who runs and who waits, before the model runs.
+  void set_on_plan(std::function<void()> on_plan) { on_plan_ = std::move(on_plan); }
 
   // Of the caches and of the counters of every sequence; for tests and debug builds.
   Status CheckInvariants() const;
@@ -67,9 +76,10 @@ class EngineCore {
   };
 
   // Plan.
-  StepPlan Plan(double now);
-  void SortByImportance(double now);
-  double Importance(const Sequence& s, double now) const;
+  StepPlan Plan();
+  double Importance(const Sequence& s) const;
+  bool Precedes(const Sequence& a, const Sequence& b) const;
+  void Wait(const SequencePtr& s);  // puts it where it belongs among the waiting ones
   void MatchAgain();
   Admission AdmissionOf(int64_t waiting);
   uint64_t GroupBehind(Sequence& s, int64_t position) const;
@@ -93,7 +103,9 @@ class EngineCore {
   bool IsStopToken(const Request& request, int32_t token) const;
   void EndOverdue(double now);
   void EndSequence(const SequencePtr& s, double now);
-  void EndRequest(const std::shared_ptr<RequestState>& request, const Status& status);
+  using Requests = std::vector<std::shared_ptr<RequestState>>;
+  void EndRequests(const Requests& requests, const Error& why);
+  void TellEnd(RequestState& request, const Error& why);
   void Leave(Sequence& s);  // gives back pages, makes results in flight stale
   void UpdateGauges();
   SequencePtr MakeSequence(const std::shared_ptr<RequestState>& request, int choice);
@@ -102,16 +114,18 @@ class EngineCore {
   CacheManager& cache_;
   Executor& executor_;
   const Tokenizer* tokenizer_;
-  std::vector<SequencePtr> waiting_;  // in any order; Plan sorts both lists by importance
-  std::vector<SequencePtr> running_;
+  std::deque<SequencePtr> waiting_;         // most important first: there may be very many
+  std::vector<SequencePtr> running_;        // Plan sorts it by importance
   std::list<LaunchedStep> launched_;        // oldest first; at most two
   std::vector<PrefixTree::Match> matches_;  // of the waiting sequences that the plan asked about
   uint64_t next_arrival_ = 0;
   int64_t next_step_ = 1;
   int prefill_steps_ = 0;
-  bool deadlines_ = false;
+  double next_deadline_ = std::numeric_limits<double>::infinity();  // none is earlier
+  uint64_t gauge_round_ = 0;
   EngineStats stats_;
   std::shared_ptr<EngineObserver> observer_;
+  std::function<void()> on_plan_;
 };
 
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <numeric>
 
 #include "cache/testing.h"
@@ -611,29 +612,78 @@ TEST_P(EngineCoreTest, PrioritiesDecideWhoStarts) {
   }
 }
 
+// Whatever the order goes by: one that has waited for long overtakes a more important one.
 TEST_P(EngineCoreTest, WaitingMakesImportant) {
-  config.priority_strategy = "priority";
   config.limits.max_sequences = 1;
-  for (const bool aging : {true, false}) {
-    config.starve_prevent = aging;
-    last = 0;
-    Make();
-    Add(Simple(Ids(5), 50));
-    Request low = Simple(Ids(5), 2);
-    low.priority = 3;
-    Add(low);
-    Step();
-    now += 60;
-    Request high = Simple(Ids(5), 2);
-    high.priority = 0;
-    Add(high);
-    Run();
-    const auto start = [&](uint64_t request) {
-      return std::find_if(executor->jobs.begin(), executor->jobs.end(),
-                          [&](const StepJob& job) { return job.parts.front().request == request; });
-    };
-    EXPECT_EQ(start(2) < start(3), aging);
+  for (const char* strategy : {"priority", "deadline", "sjf"}) {
+    for (const bool aging : {true, false}) {
+      config.priority_strategy = strategy;
+      config.starve_prevent = aging;
+      last = 0;
+      Make();
+      Add(Simple(Ids(5), 50), now + 500);
+      Request low = Simple(Ids(200), 2);
+      low.priority = 3;
+      Add(low);
+      Step();
+      now += 70;
+      Request high = Simple(Ids(5), 2);
+      high.priority = 0;
+      Add(high, now + 100);
+      Run();
+      const auto start = [&](uint64_t request) {
+        return std::find_if(executor->jobs.begin(), executor->jobs.end(), [&](const StepJob& job) {
+          return job.parts.front().request == request;
+        });
+      };
+      EXPECT_EQ(start(2) < start(3), aging) << strategy;
+    }
   }
+}
+
+// Choices of a running request that wait for room are no waiting requests.
+TEST_P(EngineCoreTest, WaitingRequestsAreCountedOnce) {
+  geometry = SmallGeometry(16, 30, 20, 2, true, 1);
+  config.limits.max_sequences = 2;
+  Request r = Simple(Ids(5), 9);
+  r.choices = 4;
+  Add(r);
+  Add(Simple(Ids(5), 9));
+  EXPECT_EQ(core->stats().waiting_requests, 2);
+  std::vector<int64_t> planned;
+  core->set_on_plan([&] { planned.push_back(core->stats().waiting_requests); });
+  while (core->stats().generated_tokens < 8) Step();
+  EXPECT_EQ(planned.front(), 0) << "both were admitted by the first plan";
+  EXPECT_EQ(core->stats().running_requests, 2);
+  EXPECT_EQ(core->stats().running_sequences, 2);
+  EXPECT_EQ(core->stats().waiting_requests, 0);
+  Run();
+}
+
+// Very many waiting requests, among them one with a deadline, cost the steps of others nothing that
+// grows with their number, and their end costs one pass.
+TEST_P(EngineCoreTest, ACrowdThatWaitsCostsTheOthersNothing) {
+  constexpr int kCrowd = 20000;
+  config.limits.max_sequences = 1;
+  const auto first = Add(Simple(Ids(5), 100));
+  Step();
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  std::vector<uint64_t> handles;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kCrowd; ++i) {
+    sinks.push_back(Add(Simple({i}, 1), i == 0 ? now + 1000 : 0));
+    handles.push_back(last);
+  }
+  for (int i = 0; i < 50; ++i) core->Step(now);
+  EXPECT_EQ(core->stats().waiting_requests, kCrowd);
+  core->Cancel(handles, kGone);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  EXPECT_EQ(core->stats().waiting_requests, 0);
+  EXPECT_EQ(core->stats().aborted_requests, kCrowd);
+  for (const auto& sink : sinks) ASSERT_EQ(sink->ends, 1);
+  EXPECT_LT(seconds.count(), 5) << "minutes where each costs a pass over all";
+  Run();
+  EXPECT_EQ(first->ids[0].size(), 100U);
 }
 
 TEST_P(EngineCoreTest, DecodingGoesOnBesideExclusivePrompts) {

@@ -11,7 +11,9 @@
 namespace fathom {
 namespace {
 
-constexpr double kAgingSeconds = 10;  // of waiting raise a priority by one
+constexpr double kAgingSeconds = 10;     // of waiting raise a priority by one
+constexpr double kAgingTokens = 1000;    // that they make a prompt shorter, in effect
+constexpr double kPatienceSeconds = 60;  // after which one without a deadline is due, in effect
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -37,15 +39,16 @@ bool Ready(const Sequence& s) { return !s.forking && !(s.pending && s.known() >=
 void EngineCore::Step(double now) {
   const double start = Seconds();
   EndOverdue(now);
-  const StepPlan plan = Plan(now);
+  const StepPlan plan = Plan();
   std::vector<SequencePtr> order = running_;
   // Those that start, and those that were passed over among them.
   const auto asked = plan.admit + static_cast<int64_t>(plan.passed_over.size());
   order.insert(order.end(), waiting_.begin(), waiting_.begin() + asked);
   CarryOut(plan);
-  StepTiming timing;
-  timing.plan_seconds = Seconds() - start;
-  if (!plan.rows.empty()) Launch(plan, order, timing.plan_seconds);
+  UpdateGauges();
+  if (on_plan_) on_plan_();
+  const double planned = Seconds() - start;
+  if (!plan.rows.empty()) Launch(plan, order, planned);
   const size_t depth = config_.overlap ? 1 : 0;
   if (launched_.size() > depth || (plan.rows.empty() && !launched_.empty())) Commit(now);
   UpdateGauges();
@@ -53,41 +56,36 @@ void EngineCore::Step(double now) {
 
 // ---- plan ----
 
-// Smaller is more important.
-double EngineCore::Importance(const Sequence& s, double now) const {
+// Smaller is more important. Waiting makes all more important at the same rate, so a difference of
+// arrivals stands for it, and the order of those who wait does not change with time.
+double EngineCore::Importance(const Sequence& s) const {
   const RequestState& r = *s.request;
-  const double aged = config_.starve_prevent ? (now - r.arrival_s) / kAgingSeconds : 0.0;
-  if (config_.priority_strategy == "priority") return r.request.priority - aged;
+  const double aging = config_.starve_prevent ? r.arrival_s / kAgingSeconds : 0.0;
+  if (config_.priority_strategy == "priority") return r.request.priority + aging;
   if (config_.priority_strategy == "deadline") {
-    return r.deadline_s > 0 ? r.deadline_s : std::numeric_limits<double>::max();
+    if (r.deadline_s > 0) return r.deadline_s;
+    return config_.starve_prevent ? r.arrival_s + kPatienceSeconds
+                                  : std::numeric_limits<double>::max();
   }
   if (config_.priority_strategy == "sjf") {
-    return static_cast<double>(s.known() - s.scheduled) - aged * 1000;
+    return static_cast<double>(s.known() - s.scheduled) + aging * kAgingTokens;
   }
   return 0;  // fcfs: by arrival alone
 }
 
-void EngineCore::SortByImportance(double now) {
-  const auto sort = [&](std::vector<SequencePtr>& list) {
-    const auto less = [&](const std::pair<double, SequencePtr>& a,
-                          const std::pair<double, SequencePtr>& b) {
-      if (a.first != b.first) return a.first < b.first;
-      if (a.second->arrival != b.second->arrival) return a.second->arrival < b.second->arrival;
-      return a.second->choice < b.second->choice;
-    };
-    std::vector<std::pair<double, SequencePtr>> keyed;
-    keyed.reserve(list.size());
-    for (SequencePtr& s : list) {
-      const double key = Importance(*s, now);
-      keyed.emplace_back(key, std::move(s));
-    }
-    if (!std::is_sorted(keyed.begin(), keyed.end(), less)) {
-      std::sort(keyed.begin(), keyed.end(), less);
-    }
-    for (size_t i = 0; i < list.size(); ++i) list[i] = std::move(keyed[i].second);
+bool EngineCore::Precedes(const Sequence& a, const Sequence& b) const {
+  const double x = Importance(a);
+  const double y = Importance(b);
+  if (x != y) return x < y;
+  if (a.arrival != b.arrival) return a.arrival < b.arrival;
+  return a.choice < b.choice;
+}
+
+void EngineCore::Wait(const SequencePtr& s) {
+  const auto precedes = [this](const SequencePtr& a, const SequencePtr& b) {
+    return Precedes(*a, *b);
   };
-  sort(running_);
-  sort(waiting_);
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), s, precedes), s);
 }
 
 // A prompt that is under way may find that somebody else has computed more of it meanwhile.
@@ -149,9 +147,10 @@ Admission EngineCore::AdmissionOf(int64_t waiting) {
   return a;
 }
 
-StepPlan EngineCore::Plan(double now) {
+StepPlan EngineCore::Plan() {
   MatchAgain();
-  SortByImportance(now);
+  std::sort(running_.begin(), running_.end(),
+            [this](const SequencePtr& a, const SequencePtr& b) { return Precedes(*a, *b); });
   matches_.clear();
   SchedulerInput in;
   in.limits = config_.limits;
@@ -189,7 +188,7 @@ void EngineCore::Preempt(const SequencePtr& s) {
   cache_.Publish(s->pages, s->tokens, s->computed);
   Leave(*s);
   s->sampling = MakeSamplingState(*s, config_.eos_token_ids);
-  waiting_.push_back(s);
+  Wait(s);
 }
 
 void EngineCore::CarryOut(const StepPlan& plan) {
@@ -206,7 +205,8 @@ void EngineCore::CarryOut(const StepPlan& plan) {
     if (FirstTime(*s)) s->request->usage.cached_tokens = match.tokens;
     running_.push_back(std::move(s));
   }
-  std::erase(waiting_, nullptr);
+  const auto asked = waiting_.begin() + plan.admit + static_cast<int64_t>(plan.passed_over.size());
+  waiting_.erase(std::remove(waiting_.begin(), asked, nullptr), asked);
   stats_.passed_over += static_cast<int64_t>(plan.passed_over.size());
   for (const SequencePtr& v : victims) {
     std::erase(running_, v);
@@ -221,11 +221,11 @@ void EngineCore::CarryOut(const StepPlan& plan) {
       running_.pop_back();
       Preempt(last);
     } else {
-      EndRequest(std::shared_ptr<RequestState>(waiting_.front()->request),
-                 ::fathom::Fail(ErrorCode::kResourceExhausted,
-                                "nothing runs, and still a prompt of {} tokens found no room; "
-                                "this is a bug of the scheduler",
-                                waiting_.front()->known()));
+      EndRequests({waiting_.front()->request},
+                  Error{ErrorCode::kResourceExhausted,
+                        fmt::format("nothing runs, and still a prompt of {} tokens found no room; "
+                                    "this is a bug of the scheduler",
+                                    waiting_.front()->known())});
     }
   }
 }
@@ -325,7 +325,7 @@ void EngineCore::CommitPart(const LaunchedPart& part,
   for (const auto* tokens : {&scored, &sampled}) {
     for (const Result<SampledToken>& token : *tokens) {
       if (token) continue;  // else before Publish: its rows may be what is broken
-      EndRequest(std::shared_ptr<RequestState>(s->request), tl::unexpected<Error>(token.error()));
+      EndRequests({s->request}, token.error());
       return;
     }
   }
@@ -390,7 +390,7 @@ void EngineCore::Fork(const SequencePtr& parent, const std::vector<Result<Sample
     if (c > 0 && NeedsHistory(s->sampling->params)) s->sampling->counts.Add(sampled[c]->id);
     const int open = r->open_choices;
     Accept(s, *sampled[c], now);
-    if (!s->running() && r->open_choices == open) waiting_.push_back(s);
+    if (!s->running() && r->open_choices == open) Wait(s);
   }
 }
 

@@ -26,7 +26,8 @@ struct RequestState {
   Usage usage;
   double first_token_s = 0;
   int preemptions = 0;
-  std::string finish;  // of the choice that ended last, for the log
+  uint64_t gauge_round = 0;  // of EngineCore, when it was last counted
+  std::string finish;        // of the choice that ended last, for the log
 };
 
 struct Sequence {
