@@ -202,6 +202,45 @@ TEST(Watchdog, AStepThatTakesTooLongIsUnhealthy) {
   }
 }
 
+// Who runs and who waits is known while the first step is still under way, so the queue never takes
+// more than its size, and nobody is refused for one that has left it.
+TEST(Queue, IsBoundedWhileAStepRuns) {
+  EngineConfig c = BundledConfig();
+  c.max_seqs_per_batch = 1;
+  c.request_queue_size = 3;
+  auto engine = MustCreateEngine(c);
+  const Request r = GreedyRequest(TestIds(3000, 5), 1);
+  std::vector<std::shared_ptr<CollectingSink>> sinks = {Start(*engine, r)};
+  while (engine->stats().running_requests == 0) {
+  }
+  EXPECT_EQ(engine->stats().waiting_requests, 0);
+  for (int i = 1; i <= 3; ++i) {
+    sinks.push_back(Start(*engine, r));
+    EXPECT_EQ(engine->stats().waiting_requests, i);
+  }
+  const auto refused = engine->Submit(r, std::make_shared<CollectingSink>(1));
+  EXPECT_EQ(engine->stats().generated_tokens, 0) << "all of this within one step";
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(refused.error().message,
+            "3 requests are waiting (--request_queue_size); try again later");
+  for (const auto& sink : sinks) sink->Wait();
+}
+
+TEST(Deadlines, AClientAsksForLessThanTheServersNotForMore) {
+  EngineConfig c = BundledConfig();
+  c.request_timeout_s = 0.2;
+  c.max_model_len = 100000;
+  auto engine = MustCreateEngine(c);
+  for (const double asked : {0.0, 0.05, 1000.0}) {
+    Request r = GreedyRequest(TestIds(10, 5), 90000);
+    r.timeout_s = asked;
+    const auto sink = RunToEnd(*engine, r);
+    ASSERT_FALSE(sink->status()) << asked;
+    EXPECT_EQ(sink->status().error().code, ErrorCode::kDeadlineExceeded);
+  }
+}
+
 // Requests preempt each other, and nothing is lost or changed.
 TEST_P(EngineModes, PreemptedIsAsNeverPreempted) {
   std::vector<Request> requests;

@@ -1,5 +1,6 @@
 // The audit of ownership: runtime 4.10, invariants 1, 2, 3, 5, 6, 7, 10 and 34.
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -92,7 +93,14 @@ Status CacheManager::CheckInvariants(std::span<const SequencePages* const> open)
                      evictable, p.evictable_pages());
     }
   }
-  for (const Family& f : families_) {  // the dummy row is never written
+  for (const Family& f : families_) {  // neither the padding page nor the dummy row is ever written
+    for (int64_t layer = 0; layer < f.spec.layers; ++layer) {
+      const std::byte* padding = f.memory.get() + layer * f.rows * f.spec.row_bytes();
+      const std::span page(padding, static_cast<size_t>(f.spec.rows_per_page * f.spec.row_bytes()));
+      if (std::any_of(page.begin(), page.end(), [](std::byte b) { return b != std::byte{0}; })) {
+        return Invalid("{}: the padding page of layer {} was written", f.spec.name, layer);
+      }
+    }
     if (!f.spec.has_dummy_row) continue;
     for (int64_t layer = 0; layer < f.spec.layers; ++layer) {
       const float* row = Pool(f.spec.name, layer).f32(f.rows - 1);

@@ -165,6 +165,17 @@ TEST(CacheManager, TheAuditSeesAWrittenDummyRow) {
   EXPECT_EQ(status.error().message, "c4_state: the dummy row of layer 0 was written");
 }
 
+TEST(CacheManager, TheAuditSeesAWrittenPaddingPage) {
+  for (const char* family : {"window_kv", "c4_kv", "c4_state", "c128_kv", "c128_state"}) {
+    const auto cache = MakeCache(SmallGeometry(4, 4, 4, 2));
+    cache->Pool(family, 0).f32(3)[3] = 1.0F;  // a row of page 0
+    const Status status = cache->CheckInvariants({});
+    ASSERT_FALSE(status) << family;
+    EXPECT_EQ(status.error().message,
+              fmt::format("{}: the padding page of layer 0 was written", family));
+  }
+}
+
 // Each of these is a bug that the audit must name.
 TEST(CacheManager, TheAuditSeesDamagedSequences) {
   const auto cache = MakeCache(SmallGeometry(20, 20, 10, 3));
