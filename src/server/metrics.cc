@@ -149,7 +149,8 @@ constexpr std::array<Row, kCount> kMetrics{{
      "steps that could plan nothing although work was there"},
     {kCacheUtilization, "kv_cache_utilization_perc", Type::kGauge,
      "share of the cache's token pages in use, 0 to 1"},
-    {kFreeBlocks, "num_free_blocks", Type::kGauge, "free pages of a cache family", &kFamily},
+    {kFreeBlocks, "num_free_blocks", Type::kGauge,
+     "free pages of a cache family; with those in use and in quarantine they are all", &kFamily},
     {kUsedBlocks, "num_used_blocks", Type::kGauge,
      "pages of a cache family in use, prefix cache included", &kFamily},
     {kPrefixBlocks, "num_blocks_in_prefix_cache", Type::kGauge,
@@ -313,7 +314,7 @@ std::string Metrics::Text(const EngineStats& stats, int64_t concurrent_requests)
   int64_t active_bytes = 0;
   for (size_t space = 0; space < stats.spaces.size(); ++space) {
     const PageSpaceStats& pages = stats.spaces[space];
-    r.Set(kFreeBlocks, pages.capacity - pages.used, space);
+    r.Set(kFreeBlocks, pages.capacity - pages.used - pages.quarantined, space);
     r.Set(kUsedBlocks, pages.used, space);
     r.Set(kPrefixBlocks, pages.cached_only, space);
     r.Set(kQuarantined, pages.quarantined, space);

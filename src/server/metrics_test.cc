@@ -42,7 +42,7 @@ TEST(MetricsTest, CachesByFamilyAndMissesByReason) {
   stats.prefix.query_tokens = 700;
   metrics.OnStep({.prefill = true, .rows = 4, .plan_seconds = 0.001, .model_seconds = 0.02});
   const std::string text = metrics.Text(stats, 0);
-  EXPECT_TRUE(Has(text, "num_free_blocks{family=\"swa\"} 6")) << text;
+  EXPECT_TRUE(Has(text, "num_free_blocks{family=\"swa\"} 4")) << text;
   EXPECT_TRUE(Has(text, "num_used_blocks{family=\"swa\"} 4"));
   EXPECT_TRUE(Has(text, "quarantined_pages{family=\"swa\"} 2"));
   EXPECT_TRUE(Has(text, "total_kv_cache_size_in_kilobytes 20"));
