@@ -14,6 +14,17 @@ std::array<int64_t, kPageSpaces> PageBytes(std::span<const CacheSpec> specs) {
   return bytes;
 }
 
+// Of one family: padding page and dummy rows included.
+int64_t Bytes(const CacheSpec& s, const CacheGeometry& g) {
+  return (g[s.space] + 1) * s.page_bytes() + s.dummy_bytes();
+}
+
+int64_t Bytes(std::span<const CacheSpec> specs, const CacheGeometry& g) {
+  int64_t total = 0;
+  for (const CacheSpec& s : specs) total += Bytes(s, g);
+  return total;
+}
+
 // Row ids are int32.
 int64_t MostPages(std::span<const CacheSpec> specs, PageSpace space) {
   int64_t rows = 1;
@@ -39,6 +50,35 @@ std::string_view Name(PageSpace space) {
 
 }  // namespace
 
+CacheGeometry LeastGeometry(std::span<const CacheSpec> specs, const CacheBudget& b) {
+  CacheGeometry g;
+  g.c128_page_rows = b.c128_page_rows;
+  g.window = std::max(b.window, kStateTokens);
+  g.prefix_cache = b.prefix_cache;
+  const int64_t group_pages = g.group_tokens() / kPageTokens;
+  const int64_t sequence_pages = CeilDiv(b.max_sequence_tokens, kPageTokens);
+  const int64_t groups = CeilDiv(sequence_pages, group_pages);
+  g[PageSpace::kSlot] = b.max_sequences;
+  g[PageSpace::kFull] = groups * group_pages;
+  g[PageSpace::kC128] = groups + b.max_sequences;  // every sequence may have a page in part
+
+  // Window pages that sequences need. Between two releases one holds the pages of window - 1 + n
+  // positions, n new tokens: at most ceil((window - 2 + n) / 128) + 1, which is at most
+  // ceil((window - 1) / 128) + 2 + floor((n - 2) / 128). With a second step in flight n counts
+  // three steps: the one that is planned, the one that runs, and the one before it, whose release
+  // waits for the one that runs.
+  const int64_t steps = 2 * b.steps_in_flight - 1;
+  int64_t windows = b.max_sequences * (CeilDiv(g.window - 1, kPageTokens) + 2) +
+                    CeilDiv(steps * b.max_step_tokens, kPageTokens);
+  if (!b.prefix_cache) {
+    windows = std::min(windows, b.steps_in_flight * b.max_sequences * sequence_pages);
+  } else if (PageBytes(specs)[static_cast<size_t>(PageSpace::kWindow)] > 0) {
+    windows += b.max_sequences;  // of cached checkpoints
+  }
+  g[PageSpace::kWindow] = windows;
+  return g;
+}
+
 Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const CacheBudget& b) {
   for (const CacheSpec& s : specs) {
     if (s.ring_history == 0 || b.verify_width <= s.widest_verify()) continue;
@@ -49,56 +89,8 @@ Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const Cache
         b.verify_width, s.widest_verify(), s.name, s.rows_per_page, s.ring_history,
         std::max<int64_t>(0, s.widest_verify() - 1));
   }
-  const auto page_bytes = PageBytes(specs);
-  const auto bytes_of = [&](PageSpace s) { return page_bytes[static_cast<size_t>(s)]; };
-
-  CacheGeometry g;
-  g.c128_page_rows = b.c128_page_rows;
-  g.window = std::max(b.window, kStateTokens);
-  g.prefix_cache = b.prefix_cache;
-  const int64_t group_pages = g.group_tokens() / kPageTokens;
-  const int64_t sequence_pages = CeilDiv(b.max_sequence_tokens, kPageTokens);
-  const int64_t most_pages = b.max_sequences * sequence_pages;
-  g[PageSpace::kSlot] = b.max_sequences;
-
-  // Window pages that sequences need. Between two releases one holds the pages of window - 1 + n
-  // positions, n new tokens: at most ceil((window - 2 + n) / 128) + 1, which is at most
-  // ceil((window - 1) / 128) + 2 + floor((n - 2) / 128). With a second step in flight n counts
-  // three steps: the one that is planned, the one that runs, and the one before it, whose release
-  // waits for the one that runs.
-  const int64_t steps = 2 * b.steps_in_flight - 1;
-  int64_t windows = b.max_sequences * (CeilDiv(g.window - 1, kPageTokens) + 2) +
-                    CeilDiv(steps * b.max_step_tokens, kPageTokens);
-  if (!b.prefix_cache) windows = std::min(windows, b.steps_in_flight * most_pages);
-
-  // Dummy rows and padding pages included.
-  int64_t fixed = (g[PageSpace::kSlot] + 1) * bytes_of(PageSpace::kSlot) +
-                  bytes_of(PageSpace::kFull) + (b.max_sequences + 1) * bytes_of(PageSpace::kC128) +
-                  (windows + 1) * bytes_of(PageSpace::kWindow);
-  for (const CacheSpec& s : specs) fixed += s.dummy_bytes();
-  const int64_t per_group = group_pages * bytes_of(PageSpace::kFull) + bytes_of(PageSpace::kC128);
-  int64_t need = fixed + CeilDiv(sequence_pages, group_pages) * per_group;
-
-  // Cached checkpoints get their share, but not what one sequence needs.
-  if (b.prefix_cache && bytes_of(PageSpace::kWindow) > 0) {
-    need += b.max_sequences * bytes_of(PageSpace::kWindow);
-    const auto share = static_cast<int64_t>(b.prefix_window_share * static_cast<double>(b.bytes));
-    const int64_t cached =
-        b.max_sequences +
-        std::clamp<int64_t>(share / bytes_of(PageSpace::kWindow) - b.max_sequences, 0,
-                            std::max<int64_t>(0, b.bytes - need) / bytes_of(PageSpace::kWindow));
-    windows += cached;
-    fixed += cached * bytes_of(PageSpace::kWindow);
-  }
-  const int64_t most_windows = MostPages(specs, PageSpace::kWindow);
-  g[PageSpace::kWindow] = std::min(windows, most_windows);
-
-  int64_t full = most_pages;
-  if (per_group > 0) full = std::max<int64_t>(0, b.bytes - fixed) / per_group * group_pages;
-  if (!b.prefix_cache) full = std::min(full, most_pages);
-  g[PageSpace::kFull] = std::min(full, MostPages(specs, PageSpace::kFull));
-  g[PageSpace::kC128] = CeilDiv(g[PageSpace::kFull], group_pages) + b.max_sequences;
-
+  CacheGeometry g = LeastGeometry(specs, b);
+  const int64_t need = Bytes(specs, g);
   if (b.bytes < need) {
     return Fail(
         ErrorCode::kResourceExhausted,
@@ -107,6 +99,30 @@ Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const Cache
         "--max_seqs_per_batch or --max_tokens_per_batch",
         need, b.max_sequence_tokens, std::max<int64_t>(0, b.bytes));
   }
+  const auto page_bytes = PageBytes(specs);
+  const auto bytes_of = [&](PageSpace s) { return page_bytes[static_cast<size_t>(s)]; };
+  int64_t left = b.bytes - need;
+
+  // Cached checkpoints get their share of the windows, the rest becomes room for tokens.
+  const int64_t window_bytes = bytes_of(PageSpace::kWindow);
+  if (b.prefix_cache && window_bytes > 0) {
+    const auto share = static_cast<int64_t>(b.prefix_window_share * static_cast<double>(b.bytes));
+    const int64_t cached =
+        std::min(std::max<int64_t>(0, share / window_bytes - b.max_sequences), left / window_bytes);
+    g[PageSpace::kWindow] += cached;
+    left -= cached * window_bytes;
+  }
+  g[PageSpace::kWindow] = std::min(g[PageSpace::kWindow], MostPages(specs, PageSpace::kWindow));
+
+  const int64_t group_pages = g.group_tokens() / kPageTokens;
+  const int64_t sequence_pages = CeilDiv(b.max_sequence_tokens, kPageTokens);
+  const int64_t most_pages = b.max_sequences * sequence_pages;
+  const int64_t per_group = group_pages * bytes_of(PageSpace::kFull) + bytes_of(PageSpace::kC128);
+  int64_t full = most_pages;
+  if (per_group > 0) full = g[PageSpace::kFull] + left / per_group * group_pages;
+  if (!b.prefix_cache) full = std::min(full, most_pages);
+  g[PageSpace::kFull] = std::min(full, MostPages(specs, PageSpace::kFull));
+  g[PageSpace::kC128] = CeilDiv(g[PageSpace::kFull], group_pages) + b.max_sequences;
   if (g[PageSpace::kFull] < sequence_pages) {
     return Fail(ErrorCode::kResourceExhausted,
                 "one sequence of {} tokens has more cache rows than row ids; lower --max_model_len",
@@ -125,15 +141,12 @@ double BytesPerToken(std::span<const CacheSpec> specs, const CacheGeometry& g) {
 std::string GeometryTable(std::span<const CacheSpec> specs, const CacheGeometry& g) {
   std::string table = fmt::format("{:<16} {:<7} {:>10} {:>12} {:>14}\n", "cache family", "space",
                                   "pages", "rows a layer", "bytes");
-  int64_t total = 0;
   for (const CacheSpec& s : specs) {
     const int64_t pages = g[s.space];
-    const int64_t bytes = (pages + 1) * s.page_bytes() + s.dummy_bytes();
-    total += bytes;
     table += fmt::format("{:<16} {:<7} {:>10} {:>12} {:>14}\n", s.name, Name(s.space), pages,
-                         pages * s.rows_per_page, bytes);
+                         pages * s.rows_per_page, Bytes(s, g));
   }
-  table += fmt::format("{:<16} {:<7} {:>10} {:>12} {:>14}\n", "all", "", "", "", total);
+  table += fmt::format("{:<16} {:<7} {:>10} {:>12} {:>14}\n", "all", "", "", "", Bytes(specs, g));
   table += fmt::format(
       "{:.1f} bytes per token; {} tokens in full pages; window {} tokens; prefix groups of {} "
       "tokens{}",

@@ -51,6 +51,10 @@ struct CacheBudget {
 // when one sequence of max_sequence_tokens does not fit, or a ring can't carry verify_width rows.
 Result<CacheGeometry> PlanGeometry(std::span<const CacheSpec> specs, const CacheBudget& budget);
 
+// The least that holds one sequence of max_sequence_tokens beside the windows and slots of all:
+// what `bytes` must allow.
+CacheGeometry LeastGeometry(std::span<const CacheSpec> specs, const CacheBudget& budget);
+
 // The table that is logged at start: every family with its pages, rows and bytes, and the bytes
 // that one more token costs.
 std::string GeometryTable(std::span<const CacheSpec> specs, const CacheGeometry& geometry);

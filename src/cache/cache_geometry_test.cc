@@ -98,6 +98,11 @@ TEST(CacheGeometry, TooLittleMemoryNamesTheNumbers) {
                         "--max_cache_size, or lower --max_model_len, --max_seqs_per_batch or "
                         "--max_tokens_per_batch",
                         NeededBytes(g.error())));
+  // The table that goes with it adds up to what is needed.
+  const std::string table = GeometryTable(Flash(), LeastGeometry(Flash(), FlashBudget(1 << 30)));
+  EXPECT_NE(table.find(fmt::format(" {}\n6880.0 bytes per token", NeededBytes(g.error()))),
+            std::string::npos)
+      << table;
   CacheBudget negative = FlashBudget(-5);
   EXPECT_NE(PlanGeometry(Flash(), negative).error().message.find("have 0;"), std::string::npos);
 }

@@ -106,15 +106,22 @@ Status Runner::PlanCaches(const EngineConfig& config) {
   const std::vector<CacheSpec> specs = model_->Caches(budget.c128_page_rows, budget.verify_width);
 
   Result<CacheGeometry> geometry = PlanGeometry(specs, budget);
-  if (!geometry && geometry.error().code == ErrorCode::kResourceExhausted &&
-      !asked) {  // nobody asked for the model's whole context: serve what fits
+  const auto short_of_memory = [&] {
+    return !geometry && geometry.error().code == ErrorCode::kResourceExhausted;
+  };
+  if (short_of_memory() && !asked) {  // nobody asked for the model's whole context: what fits
     budget.max_sequence_tokens = kPageTokens;
-    TRY(CacheGeometry smaller, PlanGeometry(specs, budget));
-    budget.max_sequence_tokens = max_model_len_;
-    max_model_len_ = std::min(max_model_len_, smaller[PageSpace::kFull] * kPageTokens);
-    spdlog::warn("context limited to {} tokens: the caches of {} do not fit into {} bytes",
-                 max_model_len_, budget.max_sequence_tokens, budget.bytes);
-    geometry = smaller;
+    geometry = PlanGeometry(specs, budget);
+    if (geometry) {
+      const int64_t wanted = max_model_len_;
+      max_model_len_ = std::min(wanted, (*geometry)[PageSpace::kFull] * kPageTokens);
+      spdlog::warn("context limited to {} tokens: the caches of {} do not fit into {} bytes",
+                   max_model_len_, wanted, budget.bytes);
+    }
+  }
+  if (short_of_memory()) {
+    spdlog::error("the least that holds one sequence of {} tokens:\n{}", budget.max_sequence_tokens,
+                  GeometryTable(specs, LeastGeometry(specs, budget)));
   }
   if (!geometry) return tl::unexpected<Error>(geometry.error());
   spdlog::info("caches:\n{}", GeometryTable(specs, *geometry));
