@@ -5,7 +5,6 @@ import http.client
 import json
 import random
 import re
-import socket
 
 import pytest
 
@@ -22,6 +21,19 @@ def body(n, stream=True, tokens=400):
     sampling = {"temperature": 0} if n % 2 else {"temperature": 0.9, "top_p": 0.9, "seed": n}
     return {"prompt": [draw.randrange(4000) for _ in range(20 + 30 * n)], "max_tokens": tokens, "ignore_eos": True,
             "logprobs": 1, "stream": stream, **sampling}
+
+
+@pytest.fixture
+def start():
+    """start(flag, ...): a server of the bundled model that ends with the test, whatever comes of it."""
+    servers = []
+
+    def start_one(*flags):
+        servers.append(serve(*SMALL, *flags))
+        return servers[-1].wait_ready()
+
+    yield start_one
+    assert all([server.stop() == 0 for server in servers])
 
 
 class Client:
@@ -81,8 +93,8 @@ def assert_refused(client, message):
      "6 requests are running, which is --max_concurrent_requests; try again later"),
     ("--request_queue_size=3", 2, 3, "3 requests are waiting (--request_queue_size); try again later"),
 ])
-def test_a_flood(flag, running, waiting, message):
-    server = serve(*SMALL, flag).wait_ready()
+def test_a_flood(start, flag, running, waiting, message):
+    server = start(flag)
     admitted = running + waiting
     expected = [alone(server, n) for n in range(admitted)]
     # The batch first: what fills the queue must find it full.
@@ -120,7 +132,6 @@ def test_a_flood(flag, running, waiting, message):
     for i in (1, 2):
         assert surplus[i].send(body(i)).tokens() == expected[i]
     assert_idle(server)
-    assert server.stop() == 0
 
 
 def half(content):
@@ -130,8 +141,8 @@ def half(content):
     return head.encode() + data[: len(data) // 2]
 
 
-def test_slow_clients_change_nothing_for_the_others():
-    server = serve(*SMALL, "--max_seqs_per_batch=8", "--max_concurrent_requests=8").wait_ready()
+def test_slow_clients_change_nothing_for_the_others(start):
+    server = start("--max_seqs_per_batch=8", "--max_concurrent_requests=8")
     expected = [alone(server, n, tokens=100) for n in range(4)]
     silent = [server.connect() for _ in range(100)]
     for i, sock in enumerate(silent):
@@ -153,7 +164,6 @@ def test_slow_clients_change_nothing_for_the_others():
     for sock in silent + deaf:
         sock.close()
     assert_idle(server)
-    assert server.stop() == 0
 
 
 def test_slow_clients_are_cut_off(scripted):
