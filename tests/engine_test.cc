@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/score.h"
 #include "engine_run.h"
+#include "weights/checkpoint.h"
 
 namespace fathom {
 namespace {
@@ -199,6 +201,68 @@ TEST(Watchdog, AStepThatTakesTooLongIsUnhealthy) {
     sink->Wait();
     engine->Drain(10);
     EXPECT_TRUE(engine->healthy()) << "an idle engine does not stall";
+  }
+}
+
+// Drafters aside, which an engine without speculation does not read.
+int64_t TrunkBytes(const std::string& dir) {
+  const auto checkpoint = Checkpoint::Open(dir);
+  EXPECT_TRUE(checkpoint) << checkpoint.error().message;
+  int64_t bytes = 0;
+  for (const Tensor* t : (*checkpoint)->tensors()) {
+    if (!t->name.starts_with("mtp.")) bytes += static_cast<int64_t>(t->bytes.size());
+  }
+  return bytes;
+}
+
+class LastStep final : public EngineObserver {
+ public:
+  void OnStep(const StepTiming& t) override { last = t; }
+  StepTiming last;
+};
+
+TEST(Stats, MemoryAndTimesOfARealModel) {
+  auto engine = MustCreateEngine(BundledConfig());
+  const auto recorder = std::make_shared<LastStep>();
+  engine->set_observer(recorder);
+  const EngineStats cold = engine->stats();
+  const int64_t trunk = TrunkBytes(BundledModel());
+  EXPECT_GT(cold.weight_bytes, trunk) << "a few bf16 vectors are kept as f32, too";
+  EXPECT_LT(cold.weight_bytes, trunk + trunk / 100);
+  EXPECT_GT(cold.memory_bytes, cold.weight_bytes);
+  EXPECT_EQ(cold.scratch_bytes, 0);
+  Request r = GreedyRequest(TestIds(300, 5), 1);
+  RunToEnd(*engine, r);
+  engine->Drain(10);  // the last step is told of
+  const StepTiming& t = recorder->last;
+  EXPECT_GT(engine->stats().scratch_bytes, 300 * 4);
+  EXPECT_GT(t.prepare_seconds, 0);
+  EXPECT_GT(t.model_seconds, t.sampling_seconds);
+  EXPECT_GE(t.executor_seconds, t.model_seconds + t.sampling_seconds);
+  EXPECT_GT(t.engine_seconds, t.executor_seconds) << "without overlap";
+  EXPECT_EQ(t.logits_seconds, 0) << "greedy";
+}
+
+TEST(Stats, RefusedRowsCountOnce) {
+  for (const bool overlap : {false, true}) {
+    EngineConfig c = BundledConfig();
+    c.enable_schedule_overlap = overlap;
+    auto engine = MustCreateEngine(c);
+    const auto recorder = std::make_shared<LastStep>();
+    engine->set_observer(recorder);
+    Request r = GreedyRequest(TestIds(30, 5), 1);
+    r.choices = 3;
+    r.sampling.temperature = 0.5F;
+    EXPECT_TRUE(RunToEnd(*engine, r)->status());
+    EXPECT_EQ(engine->stats().nan_rows, 0);
+    r.sampling.logit_bias = {{7, std::numeric_limits<float>::infinity()}};
+    const auto sink = RunToEnd(*engine, r);
+    ASSERT_FALSE(sink->status());
+    EXPECT_EQ(sink->status().error().code, ErrorCode::kInternal);
+    engine->Drain(10);
+    EXPECT_EQ(engine->stats().nan_rows, 1) << "three choices drew from it";
+    EXPECT_GT(recorder->last.logits_seconds, 0);
+    EXPECT_LT(recorder->last.logits_seconds, recorder->last.sampling_seconds);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
 
@@ -124,9 +125,13 @@ PageCounts CacheManager::Need(const SequencePages& s, int64_t tokens) const {
 
 bool CacheManager::MakeRoom(const PageCounts& need) {
   const PageCounts have = available();
+  bool short_of_free = false;
   for (size_t i = 0; i < need.size(); ++i) {
     if (need[i] > have[i]) return false;
+    short_of_free = short_of_free || need[i] > pools_[i].free_pages();
   }
+  if (!short_of_free) return true;
+  const auto start = std::chrono::steady_clock::now();
   // Everything that counts as available can be taken back. A C128 page goes with its leaf, so
   // making room for full pages may make it for C128 and window pages too.
   const auto evict = [&](PageSpace space, bool (PrefixTree::*take_back)(int64_t)) {
@@ -137,6 +142,9 @@ bool CacheManager::MakeRoom(const PageCounts& need) {
   evict(PageSpace::kFull, &PrefixTree::EvictFull);
   evict(PageSpace::kC128, &PrefixTree::EvictC128);
   evict(PageSpace::kWindow, &PrefixTree::EvictWindow);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  ++evictions_.count;
+  evictions_.seconds += took.count();
   return true;
 }
 

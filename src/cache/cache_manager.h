@@ -100,6 +100,12 @@ class CacheManager {
   const CacheGeometry& geometry() const { return geometry_; }
   std::span<const CacheSpec> specs() const { return specs_; }
   int64_t bytes() const;  // of all pools
+  // How often pages had to be taken back from the prefix tree to make room, and the time of that.
+  struct Evictions {
+    int64_t count = 0;
+    double seconds = 0;
+  };
+  const Evictions& evictions() const { return evictions_; }
 
   // ---- what the model sees ----
   View Pool(std::string_view name, int64_t layer) const;  // [rows (+ dummy), width]
@@ -137,6 +143,7 @@ class CacheManager {
   std::vector<PagePool> pools_;
   std::vector<Family> families_;
   std::unique_ptr<PrefixTree> tree_;  // null: prefix cache off
+  Evictions evictions_;
 };
 
 }  // namespace fathom

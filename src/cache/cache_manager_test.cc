@@ -119,8 +119,11 @@ TEST(CacheManager, PressureDuringAStepWaitsForItsEnd) {
   cache->Close(running);  // aborted; step 1 still reads its pages
   EXPECT_FALSE(cache->Extend(next, 513));
   EXPECT_EQ(cache->Match(Tokens(513, 1)).tokens, 512);
+  EXPECT_EQ(cache->evictions().count, 0);
   EXPECT_TRUE(cache->Extend(next, 512));
   EXPECT_EQ(cache->Match(Tokens(513, 1)).tokens, 0);
+  EXPECT_EQ(cache->evictions().count, 1);
+  EXPECT_GT(cache->evictions().seconds, 0);
   EXPECT_EQ(cache->Match(tokens).tokens, 512);
   cache->EndStep(1);
   EXPECT_TRUE(cache->Extend(next, 1024));

@@ -90,6 +90,8 @@ void PrefixTree::Use(const Match& match, int64_t query_tokens) {
   ++stats_.queries;
   stats_.query_tokens += query_tokens;
   stats_.hit_tokens += match.tokens;
+  stats_.last_query_tokens = query_tokens;
+  stats_.last_hit_tokens = match.tokens;
   if (match.miss != PrefixMiss::kNone) ++stats_.misses[static_cast<size_t>(match.miss)];
   if (match.node) Touch(match.node);
 }

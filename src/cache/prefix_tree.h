@@ -76,6 +76,8 @@ class PrefixTree {
     int64_t query_tokens = 0;
     int64_t hit_tokens = 0;
     int64_t queries = 0;
+    int64_t last_query_tokens = 0;  // of the latest query
+    int64_t last_hit_tokens = 0;
     int64_t evicted_nodes = 0;
     int64_t tombstones = 0;
     std::array<int64_t, kPrefixMissReasons> misses{};

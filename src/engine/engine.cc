@@ -188,6 +188,8 @@ EngineStats EngineThread::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats s = stats_;
   s.waiting_requests += static_cast<int64_t>(submitted_.size());
+  s.memory_bytes = runner_->memory_bytes();
+  s.weight_bytes = runner_->model().weight_bytes();
   return s;
 }
 

@@ -169,7 +169,10 @@ void EngineCore::CancelAll(const Error& why) {
   for (const SequencePtr& s : running_) all.push_back(s->request);
   for (const SequencePtr& s : waiting_) all.push_back(s->request);
   EndRequests(all, why);
-  while (!launched_.empty()) Commit(0);  // stale parts only; their pages leave quarantine
+  while (!launched_.empty()) {
+    const StepTiming timing = Commit(0);  // stale parts only; their pages leave quarantine
+    if (observer_) observer_->OnStep(timing);
+  }
   UpdateGauges();
 }
 

@@ -69,9 +69,7 @@ class EngineCore {
   };
   struct LaunchedStep {
     int64_t id = 0;
-    double planned_s = 0;  // time that planning took
-    bool prefill = false;
-    int64_t rows = 0;
+    StepTiming timing;  // as far as it is known
     std::vector<LaunchedPart> parts;
   };
 
@@ -80,6 +78,7 @@ class EngineCore {
   double Importance(const Sequence& s) const;
   bool Precedes(const Sequence& a, const Sequence& b) const;
   void Wait(const SequencePtr& s);  // puts it where it belongs among the waiting ones
+  PrefixTree::Match Match(std::span<const int32_t> tokens);
   void MatchAgain();
   Admission AdmissionOf(int64_t waiting);
   uint64_t GroupBehind(Sequence& s, int64_t position) const;
@@ -90,7 +89,8 @@ class EngineCore {
   // Launch and commit.
   void Launch(const StepPlan& plan, const std::vector<SequencePtr>& order, double planned);
   StepJob::Part MakePart(const SequencePtr& s, int64_t count);
-  void Commit(double now);
+  StepTiming Commit(double now);  // of the oldest launched step
+  void Publish(Sequence& s);
   void CommitPart(const LaunchedPart& part, const std::vector<Result<SampledToken>>& sampled,
                   const std::vector<Result<SampledToken>>& scored, double now);
   void TakeScores(const SequencePtr& s, int64_t position,
@@ -108,6 +108,8 @@ class EngineCore {
   void TellEnd(RequestState& request, const Error& why);
   void Leave(Sequence& s);  // gives back pages, makes results in flight stale
   void UpdateGauges();
+  void TellOperation(CacheOperation operation, double seconds);
+  void TellEvictions();
   SequencePtr MakeSequence(const std::shared_ptr<RequestState>& request, int choice);
 
   const CoreConfig config_;
@@ -123,6 +125,8 @@ class EngineCore {
   int prefill_steps_ = 0;
   double next_deadline_ = std::numeric_limits<double>::infinity();  // none is earlier
   uint64_t gauge_round_ = 0;
+  bool time_text_ = false;  // of the tokens that are accepted
+  CacheManager::Evictions told_evictions_;
   EngineStats stats_;
   std::shared_ptr<EngineObserver> observer_;
   std::function<void()> on_plan_;

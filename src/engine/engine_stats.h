@@ -38,22 +38,37 @@ struct EngineStats {
   int64_t scheduler_stalls = 0;
   int64_t passed_over = 0;  // times that a prompt waited for a group that another one computes
   int64_t steps = 0;
+  int64_t nan_rows = 0;  // rows of logits that were refused: a NaN or an infinity
+  // Memory.
+  int64_t memory_bytes = 0;   // that this process may use
+  int64_t weight_bytes = 0;   // mapped or copied
+  int64_t scratch_bytes = 0;  // that steps compute in
 };
 
 struct StepTiming {
   bool prefill = false;  // the step had rows of prompts
   int64_t rows = 0;
-  double plan_seconds = 0;  // scheduler and cache manager
+  double plan_seconds = 0;      // scheduler and cache manager
+  double allocate_seconds = 0;  // taking the pages of its rows
+  double prepare_seconds = 0;   // its rows as the model takes them, by engine and executor
   double model_seconds = 0;
   double sampling_seconds = 0;
-  double commit_seconds = 0;  // text, sinks, prefix cache
+  double commit_seconds = 0;    // text, sinks, prefix cache
+  double logits_seconds = 0;    // of sampling: penalties, biases, temperature; the slowest thread
+  double executor_seconds = 0;  // its own time, from rows to tokens
+  // The call of EngineCore::Step that ended it: with overlap it also launched the next one.
+  double engine_seconds = 0;
 };
+
+enum class CacheOperation { kMatch, kInsert, kEvict };
 
 // Called on the engine's thread.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
   virtual void OnStep(const StepTiming& timing) = 0;
+  // The prefix cache was searched, got groups of a sequence, or gave back pages for a step.
+  virtual void OnCache(CacheOperation, double /*seconds*/) {}
 };
 
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 
 #include "engine/engine_core.h"
 
@@ -50,8 +51,24 @@ void EngineCore::Step(double now) {
   const double planned = Seconds() - start;
   if (!plan.rows.empty()) Launch(plan, order, planned);
   const size_t depth = config_.overlap ? 1 : 0;
-  if (launched_.size() > depth || (plan.rows.empty() && !launched_.empty())) Commit(now);
+  std::optional<StepTiming> ended;
+  if (launched_.size() > depth || (plan.rows.empty() && !launched_.empty())) ended = Commit(now);
   UpdateGauges();
+  TellEvictions();
+  if (!observer_ || !ended) return;
+  ended->engine_seconds = Seconds() - start;
+  observer_->OnStep(*ended);
+}
+
+void EngineCore::TellOperation(CacheOperation operation, double seconds) {
+  if (observer_) observer_->OnCache(operation, seconds);
+}
+
+void EngineCore::TellEvictions() {
+  const CacheManager::Evictions& now = cache_.evictions();
+  if (now.count == told_evictions_.count) return;
+  TellOperation(CacheOperation::kEvict, now.seconds - told_evictions_.seconds);
+  told_evictions_ = now;
 }
 
 // ---- plan ----
@@ -88,6 +105,14 @@ void EngineCore::Wait(const SequencePtr& s) {
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), s, precedes), s);
 }
 
+PrefixTree::Match EngineCore::Match(std::span<const int32_t> tokens) {
+  if (!cache_.prefix_tree()) return {};
+  const double start = Seconds();
+  const PrefixTree::Match match = cache_.Match(tokens);
+  TellOperation(CacheOperation::kMatch, Seconds() - start);
+  return match;
+}
+
 // A prompt that is under way may find that somebody else has computed more of it meanwhile.
 void EngineCore::MatchAgain() {
   if (!cache_.prefix_tree() || config_.chunked_match_frequency <= 0) return;
@@ -95,7 +120,7 @@ void EngineCore::MatchAgain() {
     if (s->decoding() || s->scores_prompt()) continue;
     if (s->chunks < config_.chunked_match_frequency) continue;
     s->chunks = 0;
-    const PrefixTree::Match match = cache_.Match(s->tokens);
+    const PrefixTree::Match match = Match(s->tokens);
     if (match.tokens <= s->scheduled) continue;
     ++s->epoch;  // a chunk in flight is superseded
     s->pending = s->forking = false;
@@ -137,7 +162,7 @@ Admission EngineCore::AdmissionOf(int64_t waiting) {
   a.generated = a.known - s.prompt_length;
   a.scores = s.scores_prompt();
   const std::span<const int32_t> tokens = s.tokens;
-  const PrefixTree::Match match = cache_.Match(a.scores ? tokens.first(1) : tokens);
+  const PrefixTree::Match match = Match(a.scores ? tokens.first(1) : tokens);
   a.hit = match.tokens;
   a.pages = {match.tokens / kPageTokens, match.tokens / kPageTokens,
              match.tokens / cache_.geometry().group_tokens()};
@@ -185,7 +210,7 @@ StepPlan EngineCore::Plan() {
 void EngineCore::Preempt(const SequencePtr& s) {
   ++stats_.preemptions;
   ++s->request->preemptions;
-  cache_.Publish(s->pages, s->tokens, s->computed);
+  Publish(*s);
   Leave(*s);
   s->sampling = MakeSamplingState(*s, config_.eos_token_ids);
   Wait(s);
@@ -233,7 +258,6 @@ void EngineCore::CarryOut(const StepPlan& plan) {
 // ---- launch ----
 
 StepJob::Part EngineCore::MakePart(const SequencePtr& s, int64_t count) {
-  CHECK(cache_.Extend(s->pages, s->scheduled + count), "the plan counted the pages");
   StepJob::Part part;
   part.request = s->request->handle;
   part.choice = s->choice;
@@ -276,8 +300,15 @@ void EngineCore::Launch(const StepPlan& plan, const std::vector<SequencePtr>& or
   LaunchedStep step;
   StepJob job;
   step.id = job.id = next_step_++;
-  step.prefill = plan.prefill;
-  step.planned_s = planned;
+  step.timing.prefill = plan.prefill;
+  step.timing.plan_seconds = planned;
+  const double start = Seconds();
+  for (const StepPlan::Rows& rows : plan.rows) {
+    Sequence& s = *order[rows.sequence];
+    CHECK(cache_.Extend(s.pages, s.scheduled + rows.count), "the plan counted the pages");
+  }
+  const double allocated = Seconds();
+  step.timing.allocate_seconds = allocated - start;
   std::vector<bool> has_rows(order.size());
   for (const StepPlan::Rows& rows : plan.rows) {
     has_rows[rows.sequence] = true;
@@ -291,15 +322,25 @@ void EngineCore::Launch(const StepPlan& plan, const std::vector<SequencePtr>& or
     decodes_wait = s.running() && s.decoding() && Ready(s) && !has_rows[i];
   }
   prefill_steps_ = decodes_wait ? prefill_steps_ + 1 : 0;
-  step.rows = job.rows();
+  step.timing.rows = job.rows();
   cache_.BeginStep(step.id);
+  step.timing.prepare_seconds = Seconds() - allocated;
   launched_.push_back(std::move(step));
   executor_.Launch(std::move(job));
 }
 
 // ---- commit ----
 
-void EngineCore::Commit(double now) {
+void EngineCore::Publish(Sequence& s) {
+  const bool due =
+      cache_.prefix_tree() && s.pages.published + cache_.geometry().group_tokens() <= s.computed;
+  if (!due) return;
+  const double start = Seconds();
+  cache_.Publish(s.pages, s.tokens, s.computed);
+  TellOperation(CacheOperation::kInsert, Seconds() - start);
+}
+
+StepTiming EngineCore::Commit(double now) {
   const LaunchedStep step = std::move(launched_.front());
   launched_.pop_front();
   const StepResult result = executor_.Wait();
@@ -307,14 +348,23 @@ void EngineCore::Commit(double now) {
   CHECK(result.id == step.id && result.sampled.size() == step.parts.size() &&
         result.scored.size() == step.parts.size());
   cache_.EndStep(step.id);
+  // Of one part a step, each in turn: reading the clock for every token would cost more than some.
+  const auto timed = static_cast<size_t>(step.id) % step.parts.size();
   for (size_t i = 0; i < step.parts.size(); ++i) {
+    time_text_ = tokenizer_ && i == timed;
     CommitPart(step.parts[i], result.sampled[i], result.scored[i], now);
   }
   ++stats_.steps;
-  if (observer_) {
-    observer_->OnStep({step.prefill, step.rows, step.planned_s, result.model_seconds,
-                       result.sampling_seconds, Seconds() - start});
-  }
+  stats_.nan_rows += result.nan_rows;
+  stats_.scratch_bytes = result.scratch_bytes;
+  StepTiming timing = step.timing;
+  timing.prepare_seconds += result.prepare_seconds;
+  timing.model_seconds = result.model_seconds;
+  timing.sampling_seconds = result.sampling_seconds;
+  timing.logits_seconds = result.logits_seconds;
+  timing.executor_seconds = result.seconds;
+  timing.commit_seconds = Seconds() - start;
+  return timing;
 }
 
 void EngineCore::CommitPart(const LaunchedPart& part,
@@ -331,7 +381,7 @@ void EngineCore::CommitPart(const LaunchedPart& part,
   }
   const int64_t position = s->computed;
   s->computed += part.count;
-  cache_.Publish(s->pages, s->tokens, s->computed);
+  Publish(*s);
   cache_.ReleaseWindow(s->pages, s->computed);
   if (s->scores_prompt()) TakeScores(s, position, scored, now);
   if (sampled.empty()) return;
@@ -406,6 +456,7 @@ void EngineCore::Accept(const SequencePtr& sequence, const SampledToken& token, 
   Output output;
   output.choice = s.choice;
   const bool stop_token = IsStopToken(r.request, token.id);
+  const double text_start = time_text_ ? Seconds() : 0;
   if (!stop_token) {
     TextPipe::Delta delta = s.text.Push(token.id);
     output.reasoning = std::move(delta.reasoning);
@@ -424,6 +475,7 @@ void EngineCore::Accept(const SequencePtr& sequence, const SampledToken& token, 
     output.text += rest.text;
     r.finish = *output.finish == FinishReason::kStop ? "stop" : "length";
   }
+  if (time_text_) output.text_seconds = Seconds() - text_start;
   r.sink->OnOutput(output);
   if (output.finish) EndSequence(sequence, now);
 }

@@ -1,5 +1,6 @@
 #include "engine/executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -20,7 +21,7 @@ double Seconds() {
 class StepRunner {
  public:
   explicit StepRunner(Runner& runner)
-      : runner_(runner), samplers_(static_cast<size_t>(runner.threads())) {}
+      : runner_(runner), workers_(static_cast<size_t>(runner.threads())) {}
 
   StepResult Run(StepJob& job) {
     const double start = Seconds();
@@ -42,6 +43,7 @@ class StepRunner {
       }
       if (!part.samplers.empty()) logit_rows.push_back(end - 1);
     }
+    const double prepared = Seconds();
     const View logits = runner_.Run(Batch{ids, slices, logit_rows});
     const double modelled = Seconds();
 
@@ -53,15 +55,23 @@ class StepRunner {
     runner_.pool().Run([&](int worker) {
       const int64_t first = parts * worker / runner_.threads();
       const int64_t last = parts * (worker + 1) / runner_.threads();
-      Sampler& sampler = samplers_[static_cast<size_t>(worker)];
+      Worker& w = workers_[static_cast<size_t>(worker)];
+      w.nan_rows = 0;
+      w.adjusted_before = w.sampler.adjust_seconds();
       for (int64_t i = first; i < last; ++i) {
         const auto p = static_cast<size_t>(i);
-        SamplePart(sampler, job.parts[p], logits, first_logits[p], result.scored[p],
-                   result.sampled[p]);
+        SamplePart(w, job.parts[p], logits, first_logits[p], result.scored[p], result.sampled[p]);
       }
     });
     const double end = Seconds();
-    result.model_seconds = modelled - start;
+    for (const Worker& w : workers_) {
+      result.nan_rows += w.nan_rows;
+      result.logits_seconds =
+          std::max(result.logits_seconds, w.sampler.adjust_seconds() - w.adjusted_before);
+    }
+    result.scratch_bytes = runner_.scratch_bytes();
+    result.prepare_seconds = prepared - start;
+    result.model_seconds = modelled - prepared;
     result.sampling_seconds = end - modelled;
     result.seconds = end - start;
     return result;
@@ -69,20 +79,34 @@ class StepRunner {
 
  private:
   using Tokens = std::vector<Result<SampledToken>>;
+  struct Worker {  // of one thread; what is counted is of the step
+    Sampler sampler;
+    int64_t nan_rows = 0;
+    double adjusted_before = 0;
+  };
 
-  static void SamplePart(Sampler& sampler, const StepJob::Part& part, View logits, int64_t row,
+  static void SamplePart(Worker& worker, const StepJob::Part& part, View logits, int64_t row,
                          Tokens& scored, Tokens& sampled) {
+    Sampler& sampler = worker.sampler;
+    // Several choices may draw from a row: it counts once.
+    const auto count_refused = [&](int64_t refusals_before) {
+      if (sampler.refusals() > refusals_before) ++worker.nan_rows;
+    };
     const auto next_row = [&] {
       return std::span<const float>(logits.f32(row++), static_cast<size_t>(logits.dim(1)));
     };
     int64_t position = part.position;
     for (const int32_t id : part.next) {
+      const int64_t before = sampler.refusals();
       scored.push_back(sampler.Score(next_row(), id, part.top_logprobs, ++position));
+      count_refused(before);
     }
     if (part.samplers.empty()) return;
     const std::span<const float> of_row = next_row();
     position = part.position + static_cast<int64_t>(part.tokens.size());
+    const int64_t before = sampler.refusals();
     for (const auto& s : part.samplers) sampled.push_back(Draw(sampler, *s, of_row, position));
+    count_refused(before);
   }
 
   static Result<SampledToken> Draw(Sampler& sampler, SamplingState& s,
@@ -96,7 +120,7 @@ class StepRunner {
   }
 
   Runner& runner_;
-  std::vector<Sampler> samplers_;  // one a thread
+  std::vector<Worker> workers_;  // one a thread
 };
 
 class InlineExecutor final : public Executor {

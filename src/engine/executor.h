@@ -64,8 +64,12 @@ struct StepResult {
   std::vector<std::vector<Result<SampledToken>>> sampled;  // per part, per sampler
   std::vector<std::vector<Result<SampledToken>>> scored;   // per part, per `next`
   double seconds = 0;                                      // the executor's own time
+  double prepare_seconds = 0;                              // of it, before the model
   double model_seconds = 0;
   double sampling_seconds = 0;
+  double logits_seconds = 0;  // of sampling: penalties, biases, temperature; the slowest thread
+  int64_t nan_rows = 0;       // rows of logits that were refused: a NaN or an infinity
+  int64_t scratch_bytes = 0;  // memory that the model computes in
 };
 
 class Executor {

@@ -60,6 +60,8 @@ struct Output {
   std::string text;
   std::vector<OutputToken> tokens;
   std::optional<FinishReason> finish;
+  // That it took to make the text, where that was measured.
+  std::optional<double> text_seconds;
 };
 
 struct Usage {

@@ -91,8 +91,9 @@ Status Runner::PlanCaches(const EngineConfig& config) {
   max_model_len_ = asked ? config.max_model_len : model_->config().max_position_embeddings;
 
   CacheBudget budget;
+  memory_bytes_ = TotalMemory();
   const auto usable =
-      static_cast<int64_t>(config.max_memory_utilization * static_cast<double>(TotalMemory()));
+      static_cast<int64_t>(config.max_memory_utilization * static_cast<double>(memory_bytes_));
   budget.bytes = usable - WeightBytes(config.model_dir);
   if (config.max_cache_size > 0) budget.bytes = std::min(budget.bytes, config.max_cache_size);
   budget.max_sequences = config.max_seqs_per_batch;

@@ -30,6 +30,8 @@ class Runner {
   CacheManager& cache() { return *cache_; }
   int threads() const { return pool_.threads(); }
   ThreadPool& pool() { return pool_; }  // between calls of Run
+  int64_t scratch_bytes() const { return arena_.capacity(); }
+  int64_t memory_bytes() const { return memory_bytes_; }  // that this process may use
   int64_t max_model_len() const { return max_model_len_; }
   int64_t max_step_tokens() const { return max_step_tokens_; }
   int64_t max_chunk_tokens() const { return max_chunk_tokens_; }
@@ -44,6 +46,7 @@ class Runner {
   std::unique_ptr<Model> model_;
   std::unique_ptr<CacheManager> cache_;
   Arena arena_;
+  int64_t memory_bytes_ = 0;
   int64_t max_model_len_ = 0;
   int64_t max_step_tokens_ = 0;
   int64_t max_chunk_tokens_ = 0;

@@ -31,7 +31,7 @@ class ScriptedExecutor final : public Executor {
     CHECK(!launched_.empty());
     StepJob job = std::move(launched_.front());
     launched_.pop_front();
-    StepResult result;
+    StepResult result = measured;
     result.id = job.id;
     result.sampled.resize(job.parts.size());
     result.scored.resize(job.parts.size());
@@ -75,6 +75,7 @@ class ScriptedExecutor final : public Executor {
     return token;
   }
 
+  StepResult measured;  // times and counts that every step reports
   std::vector<StepJob> jobs;
   std::vector<int32_t> resolved;  // what placeholders stood for
 
@@ -98,6 +99,7 @@ class RecordingSink final : public OutputSink {
     }
     for (const OutputToken& t : o.tokens) ids[c].push_back(t.id);
     text[c] += o.text;
+    timed_texts += o.text_seconds ? 1 : 0;
     finish[c] = o.finish;
   }
   void OnEnd(const Usage& u, const Status& s) override {
@@ -111,6 +113,7 @@ class RecordingSink final : public OutputSink {
   std::vector<std::vector<int32_t>> ids;
   std::vector<std::string> text;
   std::vector<std::optional<FinishReason>> finish;
+  int timed_texts = 0;
   int ends = 0;
   Usage usage;
   Status status;

@@ -69,6 +69,7 @@ Result<std::unique_ptr<Model>> DeepseekV4::Load(WeightLoader& loader, ModelConfi
   TRY(m->head_, loader.Matrix("head", c.vocab_size, c.hidden_size));
   TRY(m->hc_head_, HyperConnectionHead::Load(loader, "hc_head", c));
   m->store_ = loader.store();
+  m->weight_bytes_ = loader.held_bytes();
   return m;
 }
 

@@ -47,6 +47,7 @@ class DeepseekV4 final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   const Precision& precision() const override { return precision_; }
+  int64_t weight_bytes() const override { return weight_bytes_; }
   std::vector<CacheSpec> Caches(int64_t c128_page_rows, int64_t verify_width) const override;
   int64_t window() const override;
   View Forward(const Step& s) const override;
@@ -64,6 +65,7 @@ class DeepseekV4 final : public Model {
   std::vector<Block> layers_;
   HyperConnectionHead hc_head_;
   std::shared_ptr<const WeightStore> store_;  // what the weights point into
+  int64_t weight_bytes_ = 0;
 };
 
 }  // namespace fathom

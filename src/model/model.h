@@ -22,6 +22,7 @@ class Model {
 
   virtual const ModelConfig& config() const = 0;
   virtual const Precision& precision() const = 0;
+  virtual int64_t weight_bytes() const = 0;  // mapped or copied
 
   // The cache families that the components of this model declare. c128_page_rows: entries a C128
   // page; verify_width: most rows of a call of which only some may be kept, 1 without speculation.

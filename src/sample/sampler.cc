@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -29,7 +30,7 @@ Status Refuse(std::span<const float> logits, int64_t position) {
 
 // The largest logit and the lowest id that has it. One pass: the maximum of each block in lanes
 // that a compiler turns into vector code, then a look into the one block that holds it.
-Result<Peak> FindPeak(std::span<const float> logits, int64_t position) {
+Result<Peak> FindPeak(std::span<const float> logits, int64_t position, int64_t& refusals) {
   constexpr size_t kLanes = 16;
   constexpr size_t kBlock = 64 * kLanes;
   Peak peak;
@@ -52,6 +53,7 @@ Result<Peak> FindPeak(std::span<const float> logits, int64_t position) {
       bad[0] |= logits[i] < kInf ? 0U : 1U;
     }
     if (std::any_of(bad.begin(), bad.end(), [](uint32_t b) { return b != 0; })) {
+      ++refusals;
       return tl::unexpected(Refuse(logits, position).error());
     }
     const float block = *std::max_element(most.begin(), most.end());
@@ -183,7 +185,7 @@ Result<SampledToken> Sampler::Score(std::span<const float> logits, int32_t id, i
                                     int64_t position) {
   CHECK(id >= 0 && static_cast<size_t>(id) < logits.size(), "token {} of {}", id, logits.size());
   CHECK(top_logprobs >= 0);
-  TRY(const Peak peak, FindPeak(logits, position));
+  TRY(const Peak peak, FindPeak(logits, position, refusals_));
   SampledToken token{.id = id};
   AddLogprobs(logits, peak.value, top_logprobs, token);
   return token;
@@ -192,7 +194,7 @@ Result<SampledToken> Sampler::Score(std::span<const float> logits, int32_t id, i
 Result<SampledToken> Sampler::Sample(const SampleInput& input) {
   const SamplingParams& params = input.params;
   CheckParams(params);
-  TRY(Peak peak, FindPeak(input.logits, input.position));
+  TRY(Peak peak, FindPeak(input.logits, input.position, refusals_));
   const float raw_max = peak.value;
   const bool greedy = params.temperature < kGreedyBelow;
   const bool penalised = NeedsHistory(params);
@@ -201,6 +203,7 @@ Result<SampledToken> Sampler::Sample(const SampleInput& input) {
 
   std::span<const float> logits = input.logits;
   if (adjusted || (!greedy && params.temperature != 1.0F)) {
+    const auto start = std::chrono::steady_clock::now();
     const std::span<float> copy = CopyOf(input.logits);
     if (penalised) Penalise(copy, params, *input.history);
     AddBias(copy, params);
@@ -208,7 +211,9 @@ Result<SampledToken> Sampler::Sample(const SampleInput& input) {
       for (float& x : copy) x /= params.temperature;
     }
     logits = copy;
-    TRY(peak, FindPeak(logits, input.position));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    adjust_seconds_ += took.count();
+    TRY(peak, FindPeak(logits, input.position, refusals_));
   }
 
   SampledToken token{.id = peak.id};

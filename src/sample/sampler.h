@@ -56,12 +56,19 @@ class Sampler {
   Result<SampledToken> Score(std::span<const float> logits, int32_t id, int top_logprobs,
                              int64_t position);
 
+  // Since it was made. Rows that were refused because of a NaN or an infinity:
+  int64_t refusals() const { return refusals_; }
+  // Time that penalties, biases and temperature took:
+  double adjust_seconds() const { return adjust_seconds_; }
+
  private:
   std::span<float> CopyOf(std::span<const float> logits);
   void AddLogprobs(std::span<const float> logits, float max, int top_logprobs, SampledToken& token);
 
   std::vector<float> scratch_;
   std::vector<Candidate> candidates_;
+  int64_t refusals_ = 0;
+  double adjust_seconds_ = 0;
 };
 
 }  // namespace fathom

@@ -205,6 +205,26 @@ TEST(Score, GivesTheLogprobOfAGivenToken) {
   EXPECT_EQ(bad.error().code, ErrorCode::kInternal);
 }
 
+// ---- what is counted ----
+
+TEST(AdjustSeconds, AreOfRowsThatAreChanged) {
+  Sampler sampler;
+  const std::vector<float> logits(100000, 1.0F);
+  const TokenCounts history(std::vector<int32_t>{1});
+  for (const SamplingParams& plain : {Greedy(), SamplingParams{}}) {
+    ASSERT_TRUE(sampler.Sample({logits, plain, 0, 1, &history}));
+    EXPECT_EQ(sampler.adjust_seconds(), 0);
+  }
+  double before = 0;
+  for (const SamplingParams& changing :
+       {SamplingParams{.temperature = 0.5F}, SamplingParams{.repetition_penalty = 2.0F},
+        SamplingParams{.temperature = 0, .logit_bias = {{3, 1.0F}}}}) {
+    ASSERT_TRUE(sampler.Sample({logits, changing, 0, 1, &history}));
+    EXPECT_GT(sampler.adjust_seconds(), before);
+    before = sampler.adjust_seconds();
+  }
+}
+
 // ---- never sample from garbage ----
 
 TEST(BadLogits, NanAndInfinityAnywhereAreErrorsThatNameTheToken) {
@@ -224,6 +244,9 @@ TEST(BadLogits, NanAndInfinityAnywhereAreErrorsThatNameTheToken) {
       }
     }
   }
+  EXPECT_EQ(sampler.refusals(), 3 * 5 * 2);
+  EXPECT_FALSE(sampler.Score(std::vector<float>{1, kNan}, 0, 0, 4));
+  EXPECT_EQ(sampler.refusals(), 31);
 }
 
 TEST(BadLogits, AllMaskedIsAnError) {
@@ -233,6 +256,7 @@ TEST(BadLogits, AllMaskedIsAnError) {
   const auto token = sampler.Sample({logits, params, 0, 3, nullptr});
   ASSERT_FALSE(token.has_value());
   EXPECT_NE(token.error().message.find("all 100 tokens are masked"), std::string::npos);
+  EXPECT_EQ(sampler.refusals(), 0) << "that is no damaged row";
 }
 
 TEST(BadLogits, OverflowByTemperatureIsAnErrorNotAToken) {

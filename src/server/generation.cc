@@ -89,6 +89,7 @@ Status Generation::Start(std::vector<Request> requests) {
 
 void Generation::ObserveOutput(int prompt, const Output& output) {
   if (output.tokens.empty()) return;
+  if (output.text_seconds) metrics_->ObserveDetokenization(options_.stream, *output.text_seconds);
   const Clock::time_point now = Clock::now();
   if (!first_token_s_) {
     first_token_s_ = SecondsSince(options_.received);

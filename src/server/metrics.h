@@ -30,6 +30,7 @@ class Metrics final : public EngineObserver {
   void RequestEnded(RequestKind kind, std::optional<ErrorCode> error, double seconds);
   void ObserveTokenization(double seconds);
   void ObserveChatTemplate(double seconds);
+  void ObserveDetokenization(bool stream, double seconds);
   void ObserveResponding(bool stream, double seconds);
   void ObserveFirstToken(double seconds);
   void ObserveInterToken(double seconds);
@@ -37,6 +38,7 @@ class Metrics final : public EngineObserver {
 
   // The engine tells of each step (Engine::set_observer).
   void OnStep(const StepTiming& timing) override;
+  void OnCache(CacheOperation operation, double seconds) override;
 
   // Takes over the engine's counters, and answers the text of the Prometheus exposition format
   // 0.0.4.

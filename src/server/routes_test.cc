@@ -387,6 +387,27 @@ TEST_F(RoutesTest, ClientThatLeavesEndsItsRequest) {
   EXPECT_NE(metrics.find("request_status_total_cancelled 2"), std::string::npos) << metrics;
 }
 
+TEST_F(RoutesTest, TextIsTimedByKindOfAnswer) {
+  Serve("one two three");
+  const auto value = [&](const std::string& name) {
+    const std::string text = Get("/metrics")->response().body;
+    const size_t at = text.find("\n" + name + " ");
+    EXPECT_NE(at, std::string::npos) << name;
+    return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+  };
+  const std::string stream = "detokenization_latency_seconds_stream_count";
+  const std::string whole = "detokenization_latency_seconds_non_stream_count";
+  EXPECT_EQ(value(stream) + value(whole) + value("inter_token_latency_microseconds"), 0);
+  Post(kChatPath, Chat(""));
+  const double tokens = value(whole);
+  EXPECT_GT(tokens, 1);
+  EXPECT_EQ(value(stream), 0);
+  EXPECT_GT(value("inter_token_latency_microseconds"), 0);
+  Post(kChatPath, Chat(R"("stream":true)"));
+  EXPECT_EQ(value(stream), tokens);
+  EXPECT_EQ(value(whole), tokens);
+}
+
 TEST_F(RoutesTest, LoadBeyondTheLimitIsRefused) {
   std::string endless;
   for (int i = 0; i < 2000; ++i) endless += " word";

@@ -191,6 +191,7 @@ class ScriptedEngine final : public Engine {
                                   ? Logprobs(id, job.request.sampling.top_logprobs)
                                   : OutputToken{id, {}, {}});
       const bool eos = choice.next == choice.ids.size();
+      const auto text_start = std::chrono::steady_clock::now();
       if (!eos) {
         TextPipe::Delta delta = choice.pipe.Push(id);
         output.reasoning = std::move(delta.reasoning);
@@ -209,6 +210,8 @@ class ScriptedEngine final : public Engine {
       } else {
         open = true;
       }
+      const std::chrono::duration<double> text_took = std::chrono::steady_clock::now() - text_start;
+      output.text_seconds = text_took.count();
       job.sink->OnOutput(output);
     }
     if (open) return false;

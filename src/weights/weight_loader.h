@@ -101,6 +101,8 @@ class WeightLoader {
   std::vector<const Tensor*> Unused() const;
   size_t used_count() const { return find_.used_count(); }
   bool Used(const Tensor& tensor) const { return find_.Used(tensor); }
+  // Of what was asked for: the tensors in the files, and the copies of those that were converted.
+  int64_t held_bytes() const { return find_.used_bytes() + store_->converted_bytes(); }
   // With HeadersOnly: what is wrong with the tensors that were asked for so far.
   const std::vector<TensorFault>& faults() const { return find_.faults(); }
 

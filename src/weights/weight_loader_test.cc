@@ -72,6 +72,7 @@ TEST(WeightLoader, MatrixInEveryFormat) {
   EXPECT_EQ(Row(*d, 1)[0], 4.0F);
   EXPECT_TRUE(loader.Unused().empty());
   EXPECT_EQ(loader.store()->converted_bytes(), 0);
+  EXPECT_EQ(loader.held_bytes(), 8 + 4 + 260 + 2 + 64 + 4);
   EXPECT_THAT(loader.Summary(), HasSubstr("weights: 6 tensors"));
 }
 
@@ -209,6 +210,7 @@ TEST(WeightLoader, VectorsAndMatricesAreWidened) {
   EXPECT_THAT(Row(*loader.F32Matrix("f", 2, 2), 1), ElementsAre(3, 4));
   EXPECT_THAT(Row(*loader.F32Matrix("h", 2, 2), 1), ElementsAre(7, 8));
   EXPECT_EQ(loader.store()->converted_bytes(), 12 + 16);
+  EXPECT_EQ(loader.held_bytes(), 16 + 6 + 8 + 12 + 16);
 }
 
 TEST(WeightLoader, UnalignedDataIsCopied) {

@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from prometheus_client.parser import text_string_to_metric_families
 
-from conftest import MODEL
+from conftest import MODEL, serve
 
 QUESTION = [{"role": "user", "content": "What does the package apt do?"}]
 
@@ -202,13 +202,56 @@ def test_metrics_parse(server):
     text = httpx.get(server.url + "/brpc_metrics").text
     families = {f.name: f for f in text_string_to_metric_families(text)}
     for name in ["num_running_requests", "time_to_first_token_latency_milliseconds",
-                 "inter_token_latency_milliseconds", "num_prompt_tokens_per_request"]:
+                 "inter_token_latency_milliseconds", "num_prompt_tokens_per_request",
+                 "detokenization_latency_seconds_stream", "prefix_cache_latency_seconds_match",
+                 "weight_size_in_kilobytes", "xllm_cpu_utilization", "nan_rows"]:
         assert name in families, name
     first = families["time_to_first_token_latency_milliseconds"]
     assert first.type == "histogram"
     bounds = [s.labels["le"] for s in first.samples if s.name.endswith("_bucket")]
     assert bounds[0] == "0.1" and bounds[-2] == "120000" and bounds[-1] == "+Inf"
     assert httpx.get(server.url + "/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_metrics_of_a_served_model_move():
+    """What a long prompt, sent twice, does to the caches, the steps and the text."""
+    server = serve("--model_id=mini").wait_ready()
+    metric = server.metric
+
+    def complete(**options):
+        body = {"model": "mini", "prompt": list(range(300, 900)), "max_tokens": 4, "ignore_eos": True,
+                "temperature": 0.5, **options}
+        assert httpx.post(server.url + "/v1/completions", json=body, timeout=60).status_code == 200
+
+    complete()
+    # The answer may come before its last step is told of.
+    server.wait_metric("engine_latency_seconds_count", 4)
+    assert metric("prefix_cache_latency_seconds_match_count") == 1
+    assert metric("prefix_cache_latency_seconds_insert_count") == 1
+    assert metric("prefix_cache_match_length_total") == 0
+    assert metric("detokenization_latency_seconds_non_stream_count") == 4
+    assert metric("detokenization_latency_seconds_stream_count") == 0
+    complete(stream=True)
+    server.wait_metric("engine_latency_seconds_count", 8)
+    assert metric("prefix_cache_latency_seconds_match_count") == 2
+    assert metric("prefix_cache_latency_seconds_insert_count") == 1, "nothing new was complete"
+    assert metric("prefix_cache_match_length_total") == 512
+    assert metric("prefix_cache_block_matched_num") == 4
+    assert metric("prefix_cache_block_matched_rate") == 1
+    assert metric("detokenization_latency_seconds_stream_count") == 4
+    for name in ["allocate_blocks_latency_seconds", "prepare_input_latency_seconds",
+                 "worker_service_latency_seconds", "execution_latency_seconds_logits_processing"]:
+        assert metric(name + "_count") == 8, name
+        assert metric(name + "_sum") > 0, name
+    assert metric("inter_token_latency_microseconds") > 0
+    weights = metric("weight_size_in_kilobytes")
+    assert 0 < weights < metric("total_memory_size_in_kilobytes")
+    assert weights * 1024 < sum(f.stat().st_size for f in MODEL.glob("*.safetensors"))  # drafters aside
+    assert metric("total_activation_size_in_kilobytes") > 0
+    assert metric("nan_rows_total") == 0
+    assert 0 < metric("xllm_cpu_utilization") <= 1.01
+    assert metric("xllm_gpu_num") == 0
+    assert server.stop() == 0
 
 
 def test_request_vectors(server):
