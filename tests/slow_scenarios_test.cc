@@ -1,5 +1,4 @@
-// The scenarios of scenarios_test.cc at their full lengths, and one that takes minutes under a
-// sanitizer.
+// The scenarios of scenarios_test.cc at their full lengths.
 
 #include "scenarios.h"
 
@@ -11,8 +10,6 @@ TEST(SlowScenarios, B01RepeatOfOnePromptOf7700Tokens) { RepeatsWithOthersBetween
 TEST(SlowScenarios, B02APromptOf20000TokensTwice) { SecondTimeHits(20000); }
 
 TEST(SlowScenarios, B05SharedSystemPrefixOf16007Tokens) { SharedSystemPrefix(16007, kGroup); }
-
-TEST(SlowScenarios, B20PrefillOf32768TokensInOneStepAndInChunks) { PrefillsAlike(32768, {4096}); }
 
 }  // namespace
 }  // namespace fathom

@@ -30,7 +30,7 @@ std::string RangeText(const std::set<int64_t>& numbers) {
   for (auto it = numbers.begin(); it != numbers.end();) {
     const int64_t first = *it;
     int64_t last = first;
-    while (++it != numbers.end() && *it == last + 1) ++last;
+    for (++it; it != numbers.end() && *it == last + 1; ++it) ++last;
     parts.push_back(first == last ? fmt::to_string(first) : fmt::format("{}..{}", first, last));
   }
   return fmt::format("{{{}}}", fmt::join(parts, ","));
