@@ -1,4 +1,5 @@
-// A program of its own, as .ci/run runs it under the address sanitizer, too: table and row indices at their largest.
+// A program of its own, as .ci/run runs it under the address sanitizer, too: table and row indices
+// at their largest.
 
 #include "scenarios.h"
 
