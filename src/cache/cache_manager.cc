@@ -3,11 +3,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace fathom {
 namespace {
@@ -131,7 +131,7 @@ bool CacheManager::MakeRoom(const PageCounts& need) {
     short_of_free = short_of_free || need[i] > pools_[i].free_pages();
   }
   if (!short_of_free) return true;
-  const auto start = std::chrono::steady_clock::now();
+  const double start = Seconds();
   // Everything that counts as available can be taken back. A C128 page goes with its leaf, so
   // making room for full pages may make it for C128 and window pages too.
   const auto evict = [&](PageSpace space, bool (PrefixTree::*take_back)(int64_t)) {
@@ -142,9 +142,8 @@ bool CacheManager::MakeRoom(const PageCounts& need) {
   evict(PageSpace::kFull, &PrefixTree::EvictFull);
   evict(PageSpace::kC128, &PrefixTree::EvictC128);
   evict(PageSpace::kWindow, &PrefixTree::EvictWindow);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   ++evictions_.count;
-  evictions_.seconds += took.count();
+  evictions_.seconds += Seconds() - start;
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "engine/engine_core.h"
 #include "engine/executor.h"
 #include "engine/runner.h"
@@ -17,10 +18,6 @@ namespace {
 
 constexpr double kReportSeconds = 10;
 constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of logits of scored prompts in a step
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Error ShuttingDown() { return {ErrorCode::kUnavailable, "the server is shutting down"}; }
 
@@ -147,7 +144,7 @@ Result<RequestHandle> EngineThread::Submit(Request request, std::shared_ptr<Outp
   const double limit = config_.request_timeout_s;
   const bool asks = request.timeout_s > 0 && (limit <= 0 || request.timeout_s < limit);
   const double timeout = asks ? request.timeout_s : limit;
-  if (timeout > 0) state->deadline_s = Now() + timeout;
+  if (timeout > 0) state->deadline_s = Seconds() + timeout;
   state->request = std::move(request);
   state->sink = std::move(sink);
 
@@ -196,7 +193,7 @@ EngineStats EngineThread::stats() const {
 bool EngineThread::healthy() const {
   const std::lock_guard lock(mutex_);
   return step_started_ == 0 || config_.step_watchdog_s <= 0 ||
-         Now() - step_started_ < config_.step_watchdog_s;
+         Seconds() - step_started_ < config_.step_watchdog_s;
 }
 
 void EngineThread::set_observer(std::shared_ptr<EngineObserver> observer) {
@@ -206,7 +203,7 @@ void EngineThread::set_observer(std::shared_ptr<EngineObserver> observer) {
 
 void EngineThread::Loop() {
   while (TakeEvents()) {
-    const double now = Now();
+    const double now = Seconds();
     if (core_.HasWork()) core_.Step(now);
 #ifndef NDEBUG
     const Status sound = core_.CheckInvariants();
@@ -236,10 +233,10 @@ bool EngineThread::TakeEvents() {
     cancel_all = drain_timed_out_;
     stats_.waiting_requests += static_cast<int64_t>(submitted.size());  // until the plan says more
     idle_now_ = false;
-    step_started_ = Now();
+    step_started_ = Seconds();
     core_.set_observer(observer_);
   }
-  const double now = Now();
+  const double now = Seconds();
   for (const auto& r : submitted) core_.Add(r, now);
   core_.Cancel(aborted, Error{ErrorCode::kCancelled, "the client is gone"});
   if (cancel_all) core_.CancelAll(ShuttingDown());

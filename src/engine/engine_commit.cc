@@ -1,19 +1,11 @@
 // EngineCore's step: commit. What the executor computed becomes tokens, text and nodes of the
 // prefix cache.
 
-#include <chrono>
-
 #include "engine/engine_core.h"
 
+#include "base/clock.h"
+
 namespace fathom {
-namespace {
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 void EngineCore::Publish(Sequence& s) {
   const bool due =
       cache_.prefix_tree() && s.pages.published + cache_.geometry().group_tokens() <= s.computed;

@@ -3,11 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <optional>
 
 #include "engine/engine_core.h"
+
+#include "base/clock.h"
 
 namespace fathom {
 namespace {
@@ -15,10 +16,6 @@ namespace {
 constexpr double kAgingSeconds = 10;     // of waiting raise a priority by one
 constexpr double kAgingTokens = 1000;    // that they make a prompt shorter, in effect
 constexpr double kPatienceSeconds = 60;  // after which one without a deadline is due, in effect
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 PageTableSizes SizesOf(const SequencePages& p) {
   return {static_cast<int64_t>(p.full.size()), static_cast<int64_t>(p.window.size()),

@@ -1,21 +1,17 @@
 #include "engine/executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "engine/runner.h"
 
 namespace fathom {
 namespace {
-
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // One step: rows to batch, model, sampling. A part's rows of logits are one thread's.
 class StepRunner {

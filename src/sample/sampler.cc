@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "sample/philox.h"
 
 namespace fathom {
@@ -203,7 +203,7 @@ Result<SampledToken> Sampler::Sample(const SampleInput& input) {
 
   std::span<const float> logits = input.logits;
   if (adjusted || (!greedy && params.temperature != 1.0F)) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = Seconds();
     const std::span<float> copy = CopyOf(input.logits);
     if (penalised) Penalise(copy, params, *input.history);
     AddBias(copy, params);
@@ -211,8 +211,7 @@ Result<SampledToken> Sampler::Sample(const SampleInput& input) {
       for (float& x : copy) x /= params.temperature;
     }
     logits = copy;
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    adjust_seconds_ += took.count();
+    adjust_seconds_ += Seconds() - start;
     TRY(peak, FindPeak(logits, input.position, refusals_));
   }
 
