@@ -1,21 +1,21 @@
 // fathom chat: a conversation in the terminal, with line editing and history. Ctrl-C stops an
 // answer, Ctrl-D or /quit ends the program.
 
-#include <editline/readline.h>
 #include <fmt/format.h>
+#include <langinfo.h>
 #include <unistd.h>
 
 #include <clocale>
-#include <cstdlib>
 #include <iostream>
-#include <memory>
 #include <optional>
+#include <string_view>
 
 #include "answer_printer.h"
 #include "answer_stream.h"
 #include "base/json.h"
 #include "commands.h"
 #include "flags.h"
+#include "line_editor.h"
 #include "model_files.h"
 #include "request_flags.h"
 #include "signals.h"
@@ -30,20 +30,10 @@ constexpr const char* kChatHelp =
 
 // Nothing at the end of the input.
 std::optional<std::string> ReadPrompt() {
-  if (::isatty(STDIN_FILENO) == 0) {
-    std::string line;
-    if (!std::getline(std::cin, line)) return std::nullopt;
-    return line;
-  }
-  const int signals = SignalCount();
-  const std::unique_ptr<char, decltype(&std::free)> line(::readline("> "), &std::free);
-  if (line == nullptr) {
-    if (SignalCount() == signals) return std::nullopt;
-    fmt::print("\n");
-    return "";
-  }
-  if (*line != '\0') ::add_history(line.get());
-  return line.get();
+  if (::isatty(STDIN_FILENO) != 0) return EditLine("> ");
+  std::string line;
+  if (!std::getline(std::cin, line)) return std::nullopt;
+  return line;
 }
 
 class Chat {
@@ -99,7 +89,11 @@ class Chat {
 }  // namespace
 
 Status RunChat() {
-  std::setlocale(LC_CTYPE, "");
+  // What is typed must be UTF-8 (Ask refuses other bytes), also in a container without a locale.
+  if (std::setlocale(LC_CTYPE, "") == nullptr ||
+      std::string_view(::nl_langinfo(CODESET)) != "UTF-8") {
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+  }
   TRY(const Settings settings, ResolveSettings());
   TRY(const LoadedModel model, LoadModel(settings));
   CatchSignals();

@@ -28,6 +28,8 @@ void CatchSignals() {
   event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action{};
   action.sa_handler = OnSignal;
+  // Without it a signal that meets a write to a terminal or a log ends that write with an error.
+  action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
@@ -49,6 +51,20 @@ bool WaitForSignal(int seen, double seconds) {
     [[maybe_unused]] const ssize_t read = ::read(event, &value, sizeof value);
   }
   return true;
+}
+
+bool WaitForInput(int fd, int seen) {
+  while (count <= seen) {
+    pollfd descriptors[]{{fd, POLLIN, 0}, {event, POLLIN, 0}};
+    if (::poll(descriptors, 2, -1) <= 0) continue;  // interrupted
+    if (descriptors[1].revents != 0) {
+      uint64_t value = 0;
+      [[maybe_unused]] const ssize_t read = ::read(event, &value, sizeof value);
+    } else if (descriptors[0].revents != 0) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace fathom

@@ -9,5 +9,7 @@ void CatchSignals();
 int SignalCount();
 // Sleeps until more than `seen` signals have come, or for `seconds`.
 bool WaitForSignal(int seen, double seconds);
+// Sleeps until `fd` can be read (true) or more than `seen` signals have come (false).
+bool WaitForInput(int fd, int seen);
 
 }  // namespace fathom

@@ -315,12 +315,14 @@ def test_bad_utf8_of_the_command_line_is_refused():
 class Terminal:
     """fathom chat on a pseudo terminal."""
 
-    def __init__(self):
+    def __init__(self, *flags, **environment):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ["TERM"] = "dumb"
-            os.execv(BINARY, [BINARY, "chat", f"--model={MODEL}", '--default_chat_template_kwargs={"thinking": false}'])
+            os.environ.update(environment, TERM="dumb")
+            os.execv(BINARY, [BINARY, "chat", f"--model={MODEL}", *flags,
+                              '--default_chat_template_kwargs={"thinking": false}'])
         self.text = ""
+        self.seen = 0
         self.ended = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -336,32 +338,78 @@ class Terminal:
         os.write(self.fd, data)
 
     def wait(self, pattern, seconds=20):
+        """The pattern, behind what was waited for before."""
         end = time.monotonic() + seconds
-        while not re.search(pattern, self.text):
+        while not (match := re.compile(pattern).search(self.text, self.seen)):
             assert time.monotonic() < end and not self.ended.is_set(), repr(self.text[-2000:])
             time.sleep(0.02)
+        self.seen = match.end()
+        return match
+
+    def type(self, line):
+        """Types what is seen on the screen; again where a late signal dropped a part of it."""
+        for _ in range(20):
+            self.send(b"\x15" + line.encode())  # Ctrl-U: an empty line
+            try:
+                return self.wait(re.escape(line), seconds=2)
+            except AssertionError:
+                pass
+        raise AssertionError(f"{line} was not shown: {self.text[-2000:]!r}")
+
+    def enter(self, line, answer):
+        self.type(line)
+        self.send(b"\r")
+        self.wait(answer)
+
+    def quit(self):
+        self.type("/quit")
+        self.send(b"\r")
+        assert self.ended.wait(20), self.text
+        _, status = os.waitpid(self.pid, 0)
+        assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, repr(self.text[-2000:])
+
+
+PROMPT, TOKENS = "(?m)^> ", r"\[\d+ \+ (\d+) tokens\](.*\r\n)+> "
 
 
 def test_chat_in_a_terminal():
-    terminal = Terminal()
-    terminal.wait("> ")
-    terminal.send(b"What is apt?\r")
-    terminal.wait(r"\[\d+ \+ \d+ tokens\]")
-    # Ctrl-C stops a long answer and not the program.
-    terminal.send(b"/think on\r")
-    time.sleep(0.2)
-    terminal.send(b"Tell me a very long story about all packages.\r")
+    terminal = Terminal(LC_ALL="C")
+    terminal.wait(PROMPT)
+    terminal.enter("What is apt? \u00e9\u6f22", TOKENS)
+    terminal.enter("/think on", PROMPT)
+    # Ctrl-C drops the line that is being typed, and nothing else.
+    terminal.type("/quit")
+    terminal.send(b"\x03")
+    terminal.wait(PROMPT)
+    terminal.enter("/clear", PROMPT)
+    terminal.quit()
+
+
+# Noise, most often to the end of the context, but for a signal.
+ENDLESS = "--temperature=2"
+
+
+def test_a_signal_ends_an_answer_and_not_the_chat():
+    terminal = Terminal(ENDLESS)
+    terminal.wait(PROMPT)
+    terminal.enter("hello", r"\n.")
+    terminal.send(b"\x03")
+    assert int(terminal.wait(TOKENS).group(1)) < 4000
+    terminal.quit()
+
+
+def test_a_signal_loses_no_output_of_a_chat():
+    terminal = Terminal(ENDLESS)
+    terminal.wait(PROMPT)
+    terminal.enter("hello", r"\n.")
+    # Ctrl-S: the program waits within a write, and there the signal finds it.
+    terminal.send(b"\x13")
     time.sleep(0.3)
-    terminal.send(b"\x03")
-    terminal.wait(r"(?s)(tokens\].*){2}")
-    terminal.send(b"\x03")
-    time.sleep(0.2)
-    terminal.send(b"/clear\r")
+    os.kill(terminal.pid, signal.SIGINT)
     time.sleep(0.1)
-    terminal.send(b"/quit\r")
-    assert terminal.ended.wait(10), terminal.text
-    _, status = os.waitpid(terminal.pid, 0)
-    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+    terminal.send(b"\x11")
+    assert int(terminal.wait(TOKENS).group(1)) < 4000
+    terminal.quit()
 
 
 def test_chat_reads_a_pipe():
