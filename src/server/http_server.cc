@@ -130,6 +130,8 @@ class Answer final : public HttpExchange, public std::enable_shared_from_this<An
 
  private:
   void WakeLocked();
+  void Judge();
+  size_t Limit() const { return static_cast<size_t>(core_->options.stream_queue_bytes); }
 
   const std::shared_ptr<Core> core_;
   const Strand strand_;
@@ -144,6 +146,7 @@ class Answer final : public HttpExchange, public std::enable_shared_from_this<An
   bool gone_ = false;
   bool finished_ = false;
   bool wake_posted_ = false;
+  bool judging_ = false;
   std::function<void()> on_gone_;
 };
 
@@ -171,6 +174,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void Start();
   // On the strand:
   void Wake() { wake_.cancel(); }
+  bool Writable() {
+    pollfd descriptor{socket_.native_handle(), POLLOUT, 0};
+    return ::poll(&descriptor, 1, 0) > 0;
+  }
   void Close() {
     error_code ignored;
     socket_.close(ignored);
@@ -251,23 +258,29 @@ void Answer::StartStream(HttpResponse head) {
 }
 
 bool Answer::Write(std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  if (gone_ || ended_ || !started_) return false;
+  queue_.append(bytes);
+  WakeLocked();
+  if (queue_.size() > Limit() && !judging_) {
+    judging_ = true;
+    asio::post(strand_, [self = shared_from_this()] { self->Judge(); });
+  }
+  return true;
+}
+
+// A long queue is the client's fault only if its socket takes nothing: this server's threads may
+// have been late as well.
+void Answer::Judge() {
+  const auto session = session_.lock();
+  if (!session) return;
   {
     const std::lock_guard lock(mutex_);
-    if (gone_ || ended_ || !started_) return false;
-    const auto limit = static_cast<size_t>(core_->options.stream_queue_bytes);
-    // A single event larger than the limit passes if nothing is waiting before it.
-    if (queue_.empty() || queue_.size() + bytes.size() <= limit) {
-      queue_.append(bytes);
-      WakeLocked();
-      return true;
-    }
+    judging_ = false;
+    if (queue_.size() <= Limit() || session->Writable()) return;
   }
-  // The caller may hold locks that the callback takes, so the client's end is told from the strand.
-  asio::post(strand_, [self = shared_from_this()] {
-    self->MarkGone();
-    if (const auto alive = self->session_.lock()) alive->Close();
-  });
-  return false;
+  MarkGone();
+  session->Close();
 }
 
 void Answer::End() {
@@ -550,7 +563,7 @@ asio::awaitable<Session::Next> Session::Deliver(std::shared_ptr<Answer> answer, 
     if (work.ended && chunked && !head_only) out += "0\r\n\r\n";
     if (!out.empty() && !co_await WriteAll(out)) co_return Next::kClose;
     if (work.ended) co_return keep_alive ? Next::kRequest : Next::kLinger;
-    if (!out.empty() && !work.bytes.empty()) continue;  // more may have come while writing
+    if (!out.empty()) continue;  // more may have come while writing, and its wake-up with it
     wake_.expires_after(Seconds(core_->options.comment_interval_s));
     error_code ignored;
     // What was queued since Take posted a wake-up, and that runs on this strand: it can't be

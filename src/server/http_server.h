@@ -25,7 +25,7 @@ struct HttpServerOptions {
   int64_t max_body_bytes = 64 << 20;
   int64_t max_buffered_bodies = 256 << 20;  // bytes of all bodies that are being received
   int64_t max_connections = 10000;
-  int64_t stream_queue_bytes = 1 << 20;  // what one stream's client may leave unread
+  int64_t stream_queue_bytes = 1 << 20;  // what a client that reads nothing may leave in its stream
   double header_timeout_s = 15;    // from the first byte of a request to the end of its header
   double body_timeout_s = 300;     // for the whole body
   double stall_timeout_s = 20;     // between two pieces of a body or of an answer

@@ -28,6 +28,8 @@ class Client {
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval patience{.tv_sec = 30, .tv_usec = 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
   ~Client() { Close(); }
@@ -38,7 +40,7 @@ class Client {
     EXPECT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
   }
-  // Reads until `end` has come, or the connection ends.
+  // Reads until `end` has come, the connection ends or nothing comes for long.
   std::string ReadUntil(std::string_view end) {
     std::string text;
     char piece[4096];
@@ -58,8 +60,8 @@ class Client {
   int fd_;
 };
 
-// /echo answers the body; /stream writes numbers from another thread until the client goes or 50
-// are sent; /never keeps the exchange.
+// /echo answers the body; /burst writes 1000 numbers at once; /stream writes them from another
+// thread until the client goes or 50 are sent, /one a single one; /never keeps the exchange.
 class TestHandler final : public HttpHandler {
  public:
   ~TestHandler() override { Join(); }
@@ -73,9 +75,29 @@ class TestHandler final : public HttpHandler {
       exchange->Respond({.content_type = "text/plain", .headers = {}, .body = request.body});
       return;
     }
+    if (request.path == "/burst") {  // without a body: on a thread of the transport
+      exchange->StartStream({.content_type = "text/event-stream"});
+      for (int i = 0; i < 1000; ++i)
+        EXPECT_TRUE(exchange->Write("data: " + std::to_string(i) + "\n\n"));
+      exchange->End();
+      return;
+    }
     const std::lock_guard lock(mutex_);
     kept.push_back(exchange);
     if (request.path == "/never") return;
+    if (request.path == "/one") {
+      // Some of these meet the moment in which the head is written.
+      const std::chrono::microseconds pause(kept.size() % 100);
+      threads_.emplace_back([exchange, pause] {
+        exchange->StartStream({.content_type = "text/event-stream"});
+        const auto end = std::chrono::steady_clock::now() + pause;
+        while (std::chrono::steady_clock::now() < end) {
+        }
+        exchange->Write("data: 0\n\n");
+        exchange->End();
+      });
+      return;
+    }
     const int events = request.path == "/stream" ? 50 : 1'000'000;
     threads_.emplace_back([exchange, events] {
       exchange->StartStream({.content_type = "text/event-stream"});
@@ -97,10 +119,14 @@ class TestHandler final : public HttpHandler {
 
 class HttpServerTest : public ::testing::Test {
  protected:
-  void Start(HttpServerOptions options = {}) {
+  static HttpServerOptions Options() {
+    HttpServerOptions options;
+    options.threads = 3;
+    return options;
+  }
+  void Start(HttpServerOptions options = Options()) {
     options.host = "127.0.0.1";
     options.port = 0;
-    options.threads = 3;
     auto server = HttpServer::Bind(options, &handler_);
     ASSERT_TRUE(server) << server.error().message;
     server_ = std::move(*server);
@@ -152,6 +178,18 @@ TEST_F(HttpServerTest, ManyAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// The first event may find the head of its stream being written. No comment comes to its help here.
+TEST_F(HttpServerTest, NoEventWaitsForTheNextOne) {
+  HttpServerOptions options = Options();
+  options.comment_interval_s = 3600;
+  Start(options);
+  Client client(server_->port());
+  for (int i = 0; i < 2000; ++i) {
+    client.Send("POST /one HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    ASSERT_NE(client.ReadUntil("0\r\n\r\n").find("data: 0\n\n"), std::string::npos) << i;
+  }
+}
+
 TEST_F(HttpServerTest, NoticesClientsThatGo) {
   Start();
   Client silent(server_->port());
@@ -162,6 +200,18 @@ TEST_F(HttpServerTest, NoticesClientsThatGo) {
   silent.Close();
   streaming.Close();
   WaitForGone(2);
+}
+
+// The only thread that could write is busy while the answer grows: no fault of the client.
+TEST_F(HttpServerTest, AQueueIsNotTheClientsFaultBeforeItCouldRead) {
+  HttpServerOptions options = Options();
+  options.threads = 1;
+  options.stream_queue_bytes = 100;
+  Start(options);
+  Client client(server_->port());
+  client.Send("GET /burst HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_NE(client.ReadUntil("0\r\n\r\n").find("data: 999\n\n"), std::string::npos);
+  EXPECT_EQ(handler_.gone, 0);
 }
 
 TEST_F(HttpServerTest, StopsWhileAnswersAreOpen) {
