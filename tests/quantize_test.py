@@ -162,6 +162,7 @@ def test_a_killed_run(many_layers, tmp_path):
     while not any(f.stat().st_size > 0 and "safetensors" in f.name for f in part.glob("*")):
         assert child.poll() is None and time.monotonic() < deadline
         time.sleep(0.001)
+    child.send_signal(signal.SIGSTOP)
     second = quantize(source, out, "w8a8")
     assert second.returncode == 1 and "another run is writing to" in second.stderr
     assert child.poll() is None, "it ended before it could be killed"

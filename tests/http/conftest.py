@@ -54,10 +54,17 @@ class Process:
                 return float(line.split()[1])
         raise AssertionError(f"no metric {name}")
 
-    def wait_metric(self, name, value, seconds=5):
+    def wait_metric(self, name, value, seconds=30):
+        """`seconds` are for a machine that has other things to do as well."""
         end = time.monotonic() + seconds
         while self.metric(name) != value:
             assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
+            time.sleep(0.01)
+
+    def wait_line(self, text, seconds=30):
+        end = time.monotonic() + seconds
+        while not any(text in line for line in self.lines):
+            assert time.monotonic() < end, "\n".join(self.lines)
             time.sleep(0.01)
 
     def connect(self, receive_buffer=None):

