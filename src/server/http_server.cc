@@ -27,6 +27,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using tcp = asio::ip::tcp;
 using Strand = asio::strand<asio::io_context::executor_type>;
+using Clock = std::chrono::steady_clock;
 
 constexpr size_t kReadPiece = 64 << 10;
 constexpr size_t kWritePiece = 256 << 10;
@@ -36,9 +37,8 @@ constexpr size_t kMaxPipelined = 1 << 20;
 constexpr std::chrono::milliseconds kHangUpPoll{100};
 constexpr std::chrono::seconds kLingerTime{3};
 
-std::chrono::nanoseconds Seconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(seconds));
+Clock::duration Seconds(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 // co_await x(..., Into(error)): the error as a value.
@@ -199,11 +199,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // Cancels what the socket is doing when the time has come. (Beast's own stream would close it,
   // and with it the way of the answer.)
-  void SetDeadline(std::chrono::steady_clock::time_point when);
-  void SetDeadline(double seconds) {
-    SetDeadline(std::chrono::steady_clock::now() +
-                std::chrono::duration_cast<std::chrono::steady_clock::duration>(Seconds(seconds)));
-  }
+  void SetDeadline(Clock::time_point when);
+  void SetDeadline(double seconds) { SetDeadline(Clock::now() + Seconds(seconds)); }
   void ClearDeadline() {
     ++deadline_round_;
     deadline_.cancel();
@@ -376,7 +373,7 @@ ApiError TransportError(error_code error, bool timed_out, const HttpServerOption
   return MakeApiError(400, fmt::format("malformed HTTP request: {}", error.message()));
 }
 
-void Session::SetDeadline(std::chrono::steady_clock::time_point when) {
+void Session::SetDeadline(Clock::time_point when) {
   const int64_t round = ++deadline_round_;
   timed_out_ = false;
   deadline_.expires_at(when);
@@ -500,16 +497,13 @@ asio::awaitable<std::optional<Session::Incoming>> Session::ReadRequest(BodyBudge
   }
   std::string& body = incoming.request.body;
   std::string piece;
-  const auto deadline = std::chrono::steady_clock::now() + Seconds(options.body_timeout_s);
+  const auto deadline = Clock::now() + Seconds(options.body_timeout_s);
   while (!parser.is_done()) {
     if (piece.empty()) piece.resize(kReadPiece);
     parser.get().body().data = piece.data();
     parser.get().body().size = piece.size();
     parser.get().body().more = true;
-    SetDeadline(
-        std::min(deadline, std::chrono::steady_clock::now() +
-                               std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                   Seconds(options.stall_timeout_s))));
+    SetDeadline(std::min(deadline, Clock::now() + Seconds(options.stall_timeout_s)));
     error = {};
     co_await http::async_read_some(socket_, buffer_, parser, Into(error));
     if (error == http::error::need_buffer) error = {};
@@ -532,6 +526,7 @@ asio::awaitable<Session::Next> Session::Deliver(std::shared_ptr<Answer> answer, 
                                                 unsigned version, bool keep_alive) {
   bool chunked = false;
   bool events = false;
+  Clock::time_point comment_due;
   for (;;) {
     Answer::Work work = answer->Take();
     if (work.gone) co_return Next::kClose;
@@ -551,10 +546,7 @@ asio::awaitable<Session::Next> Session::Deliver(std::shared_ptr<Answer> answer, 
       out = ResponseHead(*work.head, version, keep_alive,
                          chunked ? BodyFraming::kChunked : BodyFraming::kUntilClose);
     }
-    if (work.empty() && events) {
-      // Woken by the clock, not by the answer.
-      work.bytes = wake_.expiry() <= std::chrono::steady_clock::now() ? ": keep-alive\n\n" : "";
-    }
+    if (work.empty() && events && Clock::now() >= comment_due) work.bytes = ": keep-alive\n\n";
     if (!work.bytes.empty() && !head_only) {
       if (chunked) out += fmt::format("{:x}\r\n", work.bytes.size());
       out += work.bytes;
@@ -563,13 +555,16 @@ asio::awaitable<Session::Next> Session::Deliver(std::shared_ptr<Answer> answer, 
     if (work.ended && chunked && !head_only) out += "0\r\n\r\n";
     if (!out.empty() && !co_await WriteAll(out)) co_return Next::kClose;
     if (work.ended) co_return keep_alive ? Next::kRequest : Next::kLinger;
-    if (!out.empty()) continue;  // more may have come while writing, and its wake-up with it
-    wake_.expires_after(Seconds(core_->options.comment_interval_s));
+    if (!out.empty()) {
+      comment_due = Clock::now() + Seconds(core_->options.comment_interval_s);
+      continue;  // more may have come while writing, and its wake-up with it
+    }
+    if (!socket_.is_open()) co_return Next::kClose;  // what Close would cancel had not begun
+    wake_.expires_at(events && !head_only ? comment_due : Clock::time_point::max());
     error_code ignored;
     // What was queued since Take posted a wake-up, and that runs on this strand: it can't be
     // missed.
     co_await wake_.async_wait(Into(ignored));
-    if (!socket_.is_open()) co_return Next::kClose;
   }
 }
 
@@ -624,7 +619,7 @@ asio::awaitable<void> Session::Linger() {
   error_code error;
   socket_.shutdown(tcp::socket::shutdown_send, error);
   std::string sink(kReadPiece, '\0');
-  SetDeadline(std::chrono::steady_clock::now() + kLingerTime);
+  SetDeadline(Clock::now() + kLingerTime);
   while (!error && !core_->stopping) {
     co_await socket_.async_read_some(asio::buffer(sink), Into(error));
   }
@@ -744,8 +739,8 @@ void BeastServer::Stop(double grace_s) {
     error_code ignored;
     acceptor_.close(ignored);
   });
-  const auto deadline = std::chrono::steady_clock::now() + Seconds(grace_s);
-  while (core_->answering > 0 && std::chrono::steady_clock::now() < deadline) {
+  const auto deadline = Clock::now() + Seconds(grace_s);
+  while (core_->answering > 0 && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   core_->stopping = true;

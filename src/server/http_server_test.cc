@@ -61,7 +61,8 @@ class Client {
 };
 
 // /echo answers the body; /burst writes 1000 numbers at once; /stream writes them from another
-// thread until the client goes or 50 are sent, /one a single one; /never keeps the exchange.
+// thread until the client goes or 50 are sent, /one a single one; /never keeps the exchange, and
+// /silent keeps it with its stream begun.
 class TestHandler final : public HttpHandler {
  public:
   ~TestHandler() override { Join(); }
@@ -85,6 +86,10 @@ class TestHandler final : public HttpHandler {
     const std::lock_guard lock(mutex_);
     kept.push_back(exchange);
     if (request.path == "/never") return;
+    if (request.path == "/silent") {
+      exchange->StartStream({.content_type = "text/event-stream"});
+      return;
+    }
     if (request.path == "/one") {
       // Some of these meet the moment in which the head is written.
       const std::chrono::microseconds pause(kept.size() % 100);
@@ -188,6 +193,25 @@ TEST_F(HttpServerTest, NoEventWaitsForTheNextOne) {
     client.Send("POST /one HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
     ASSERT_NE(client.ReadUntil("0\r\n\r\n").find("data: 0\n\n"), std::string::npos) << i;
   }
+}
+
+// One comment after each interval of silence, not as many as the line takes.
+TEST_F(HttpServerTest, CommentsComeAtTheirInterval) {
+  HttpServerOptions options = Options();
+  options.comment_interval_s = 0.15;
+  Start(options);
+  Client client(server_->port());
+  const auto start = std::chrono::steady_clock::now();
+  client.Send("POST /silent HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+  std::string text;
+  int comments = 0;
+  while (comments < 3) {
+    text = client.ReadUntil(": keep-alive\n\n\r\n");
+    ASSERT_NE(text, "");
+    for (size_t at = 0; (at = text.find(": keep-alive", at)) != text.npos; ++at) ++comments;
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_GE(took.count(), 0.15 * comments);
 }
 
 TEST_F(HttpServerTest, NoticesClientsThatGo) {
