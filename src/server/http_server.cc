@@ -35,7 +35,9 @@ constexpr size_t kWritePiece = 256 << 10;
 // until the answer is written.
 constexpr size_t kMaxPipelined = 1 << 20;
 constexpr std::chrono::milliseconds kHangUpPoll{100};
-constexpr std::chrono::seconds kLingerTime{3};
+// A timer that rings so late tells of a server that was stopped or overloaded, not of its clients.
+constexpr std::chrono::milliseconds kOwnDelay{100};
+constexpr std::chrono::milliseconds kCancelAgain{50};
 
 Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -197,14 +199,17 @@ class Session : public std::enable_shared_from_this<Session> {
     bool keep_alive = false;
   };
 
-  // Cancels what the socket is doing when the time has come. (Beast's own stream would close it,
-  // and with it the way of the answer.)
+  // Cancels what the socket is doing when the time has come, and again until the deadline is
+  // cleared: an operation of several steps may be between two of them. (Beast's own stream would
+  // close the socket, and with it the way of the answer.)
   void SetDeadline(Clock::time_point when);
   void SetDeadline(double seconds) { SetDeadline(Clock::now() + Seconds(seconds)); }
   void ClearDeadline() {
     ++deadline_round_;
     deadline_.cancel();
   }
+
+  void AwaitDeadline(int64_t round, Clock::time_point when, bool excused);
 
   Task<void> Run();
   Task<Next> ServeOne();
@@ -374,15 +379,24 @@ ApiError TransportError(error_code error, bool timed_out, const HttpServerOption
 }
 
 void Session::SetDeadline(Clock::time_point when) {
-  const int64_t round = ++deadline_round_;
   timed_out_ = false;
+  AwaitDeadline(++deadline_round_, std::max(when, Clock::now()), false);
+}
+
+void Session::AwaitDeadline(int64_t round, Clock::time_point when, bool excused) {
   deadline_.expires_at(when);
-  deadline_.async_wait([session = weak_from_this(), round](error_code error) {
+  deadline_.async_wait([session = weak_from_this(), round, when, excused](error_code error) {
     const auto self = session.lock();
     if (error || !self || round != self->deadline_round_) return;
+    const Clock::time_point now = Clock::now();
+    if (now - when > kOwnDelay && !excused) {
+      // What the client sent in time may still wait to be read: we get the time that we lost.
+      return self->AwaitDeadline(round, now + (now - when), true);
+    }
     self->timed_out_ = true;
     error_code ignored;
     self->socket_.cancel(ignored);
+    self->AwaitDeadline(round, now + kCancelAgain, true);
   });
 }
 
@@ -619,8 +633,8 @@ asio::awaitable<void> Session::Linger() {
   error_code error;
   socket_.shutdown(tcp::socket::shutdown_send, error);
   std::string sink(kReadPiece, '\0');
-  SetDeadline(Clock::now() + kLingerTime);
-  while (!error && !core_->stopping) {
+  SetDeadline(core_->options.linger_timeout_s);
+  while (!error && !timed_out_ && !core_->stopping) {
     co_await socket_.async_read_some(asio::buffer(sink), Into(error));
   }
 }

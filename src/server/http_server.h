@@ -30,6 +30,7 @@ struct HttpServerOptions {
   double body_timeout_s = 300;     // for the whole body
   double stall_timeout_s = 20;     // between two pieces of a body or of an answer
   double idle_timeout_s = 600;     // between two requests
+  double linger_timeout_s = 3;     // for reading on after the last answer, lest it be lost
   double comment_interval_s = 10;  // ": keep-alive" lines in a silent stream
 };
 

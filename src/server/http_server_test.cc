@@ -40,6 +40,10 @@ class Client {
     EXPECT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
   }
+  // False when the connection has ended.
+  bool TrySend(std::string_view text) {
+    return ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) > 0;
+  }
   // Reads until `end` has come, the connection ends or nothing comes for long.
   std::string ReadUntil(std::string_view end) {
     std::string text;
@@ -62,7 +66,7 @@ class Client {
 
 // /echo answers the body; /burst writes 1000 numbers at once; /stream writes them from another
 // thread until the client goes or 50 are sent, /one a single one; /never keeps the exchange, and
-// /silent keeps it with its stream begun.
+// /silent keeps it with its stream begun; /block holds its thread for 1.2 s.
 class TestHandler final : public HttpHandler {
  public:
   ~TestHandler() override { Join(); }
@@ -81,6 +85,11 @@ class TestHandler final : public HttpHandler {
       for (int i = 0; i < 1000; ++i)
         EXPECT_TRUE(exchange->Write("data: " + std::to_string(i) + "\n\n"));
       exchange->End();
+      return;
+    }
+    if (request.path == "/block") {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      exchange->Respond({.status = 204});
       return;
     }
     const std::lock_guard lock(mutex_);
@@ -236,6 +245,60 @@ TEST_F(HttpServerTest, AQueueIsNotTheClientsFaultBeforeItCouldRead) {
   client.Send("GET /burst HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_NE(client.ReadUntil("0\r\n\r\n").find("data: 999\n\n"), std::string::npos);
   EXPECT_EQ(handler_.gone, 0);
+}
+
+// What hurries never lets the deadline meet a waiting read.
+TEST_F(HttpServerTest, DeadlinesEndClientsThatNeverPause) {
+  using Clock = std::chrono::steady_clock;
+  HttpServerOptions options = Options();
+  options.max_header_bytes = 8 << 20;
+  options.header_timeout_s = 0.05;
+  options.linger_timeout_s = 0.2;
+  Start(options);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([this] {  // of a header: byte by byte beyond the time, then silence
+      Client client(server_->port());
+      client.Send("GET /echo HTTP/1.1\r\nX: ");
+      const auto end = Clock::now() + std::chrono::milliseconds(100);
+      while (Clock::now() < end && client.TrySend("x")) {
+      }
+      EXPECT_TRUE(client.ReadUntil("\r\n").starts_with("HTTP/1.1 408 "));
+    });
+    threads.emplace_back([this] {  // of a body that was refused: as fast as it can
+      Client client(server_->port());
+      client.Send("POST /echo HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n");
+      const std::string piece(256 << 10, 'x');
+      const auto end = Clock::now() + std::chrono::seconds(10);
+      while (Clock::now() < end && client.TrySend(piece)) {
+      }
+      EXPECT_LT(Clock::now(), end);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// More clients than one look at the sockets tells of: their bytes are there, but not yet read.
+TEST_F(HttpServerTest, ClientsDoNotPayForADelayOfTheServer) {
+  HttpServerOptions options = Options();
+  options.threads = 1;
+  options.header_timeout_s = 0.8;
+  options.comment_interval_s = 0.06;
+  Start(options);
+  Client silent(server_->port());  // its timer rings first, and with it all that are due by then
+  silent.Send("POST /silent HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 300; ++i) clients.push_back(std::make_unique<Client>(server_->port()));
+  for (auto& client : clients) client->Send("POST /echo HTTP/1.1\r\nContent-Length: 2\r\n");
+  Client blocking(server_->port());
+  blocking.Send("GET /block HTTP/1.1\r\nHost: x\r\n\r\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  for (auto& client : clients) client->Send("\r\nok");
+  int answered = 0;
+  for (auto& client : clients) {
+    answered += client->ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 200 ") ? 1 : 0;
+  }
+  EXPECT_EQ(answered, 300);
 }
 
 TEST_F(HttpServerTest, StopsWhileAnswersAreOpen) {
