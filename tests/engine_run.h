@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -23,11 +24,14 @@ struct ChoiceOutput {
   std::optional<FinishReason> finish;
 };
 
+// With `hold_at` the engine's thread waits in that token of choice 0 until Release: a step that
+// lasts as long as a test needs, however fast or busy the machine is.
 class CollectingSink final : public OutputSink {
  public:
-  explicit CollectingSink(int choices) : choices_(static_cast<size_t>(choices)) {}
+  explicit CollectingSink(int choices, size_t hold_at = 0)
+      : choices_(static_cast<size_t>(choices)), hold_at_(hold_at) {}
   void OnOutput(const Output& o) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     ChoiceOutput& c = choices_[static_cast<size_t>(o.choice)];
     if (!o.prompt_tokens.empty()) prompt_tokens_ = o.prompt_tokens;
     for (const OutputToken& t : o.tokens) {
@@ -39,6 +43,9 @@ class CollectingSink final : public OutputSink {
     EXPECT_FALSE(c.finish) << "output after the end";
     c.finish = o.finish;
     changed_.notify_all();
+    if (hold_at_ == 0 || choices_[0].ids.size() != hold_at_) return;
+    held_ = true;
+    EXPECT_TRUE(changed_.wait_for(lock, kPatience, [this] { return hold_at_ == 0; }));
   }
   void OnEnd(const Usage& usage, const Status& status) override {
     const std::lock_guard lock(mutex_);
@@ -50,12 +57,21 @@ class CollectingSink final : public OutputSink {
   }
   void Wait() {
     std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(600), [this] { return ended_; }));
+    ASSERT_TRUE(changed_.wait_for(lock, kPatience, [this] { return ended_; }));
   }
   void WaitForTokens(size_t count) {
     std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60),
+    ASSERT_TRUE(changed_.wait_for(lock, kPatience,
                                   [&] { return ended_ || choices_[0].ids.size() >= count; }));
+  }
+  void WaitForHold() {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, kPatience, [this] { return held_; }));
+  }
+  void Release() {
+    const std::lock_guard lock(mutex_);
+    hold_at_ = 0;
+    changed_.notify_all();
   }
   // After Wait.
   const std::vector<ChoiceOutput>& choices() const { return choices_; }
@@ -64,9 +80,14 @@ class CollectingSink final : public OutputSink {
   const Status& status() const { return status_; }
 
  private:
+  // For what always comes; only a test that fails waits so long.
+  static constexpr std::chrono::seconds kPatience{600};
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<ChoiceOutput> choices_;
+  size_t hold_at_ = 0;  // 0 = no token
+  bool held_ = false;
   std::vector<OutputToken> prompt_tokens_;
   Usage usage_;
   Status status_;
@@ -104,6 +125,32 @@ inline std::shared_ptr<CollectingSink> Start(Engine& engine, Request request) {
   auto handle = engine.Submit(std::move(request), sink);
   EXPECT_TRUE(handle) << handle.error().message;
   return sink;
+}
+
+// While it lives the engine's thread is in the step of a request of one token, so that what is
+// submitted meanwhile starts together.
+class HeldEngine {
+ public:
+  explicit HeldEngine(Engine& engine, std::vector<int32_t> prompt = {1}) {
+    auto handle = engine.Submit(GreedyRequest(std::move(prompt), 1), sink_);
+    EXPECT_TRUE(handle) << handle.error().message;
+    sink_->WaitForHold();
+  }
+  ~HeldEngine() { sink_->Release(); }
+  HeldEngine(const HeldEngine&) = delete;
+  HeldEngine& operator=(const HeldEngine&) = delete;
+
+ private:
+  std::shared_ptr<CollectingSink> sink_ = std::make_shared<CollectingSink>(1, 1);
+};
+
+// All at once.
+inline std::vector<std::shared_ptr<CollectingSink>> StartTogether(
+    Engine& engine, const std::vector<Request>& requests) {
+  const HeldEngine held(engine);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Request& r : requests) sinks.push_back(Start(engine, r));
+  return sinks;
 }
 
 inline std::shared_ptr<CollectingSink> RunToEnd(Engine& engine, Request request) {

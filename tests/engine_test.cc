@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "engine/score.h"
 #include "engine_run.h"
@@ -65,8 +66,7 @@ TEST_P(EngineModes, ConcurrentRequestsAreAsAlone) {
   EngineConfig c = Config();
   c.max_tokens_per_batch = 256;
   auto engine = MustCreateEngine(c);
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (const Request& r : requests) sinks.push_back(Start(*engine, r));
+  const auto sinks = StartTogether(*engine, requests);
   for (size_t i = 0; i < sinks.size(); ++i) {
     sinks[i]->Wait();
     ExpectSame(expected[i], sinks[i]->choices()[0], fmt::format("request {}", i));
@@ -186,21 +186,27 @@ TEST(StateRings, AreSizedFromTheDraftsAskedFor) {
             "them history; lower --num_speculative_tokens to 121");
 }
 
-// A step of 3,000 rows takes longer than a millisecond: unhealthy until it ends, and with the
-// watchdog off never.
+// Unhealthy from the limit until the step ends, and with the watchdog off never; an idle engine
+// does not stall.
 TEST(Watchdog, AStepThatTakesTooLongIsUnhealthy) {
-  for (const double limit : {0.001, 0.0}) {
+  constexpr double kLimit = 0.02;
+  for (const double limit : {kLimit, 0.0}) {
     EngineConfig c = BundledConfig();
     c.step_watchdog_s = limit;
     auto engine = MustCreateEngine(c);
-    EXPECT_TRUE(engine->healthy());
-    auto sink = Start(*engine, GreedyRequest(TestIds(3000, 5), 1));
-    bool stalled = false;
-    while (engine->stats().generated_tokens == 0) stalled = stalled || !engine->healthy();
-    EXPECT_EQ(stalled, limit > 0);
-    sink->Wait();
-    engine->Drain(10);
-    EXPECT_TRUE(engine->healthy()) << "an idle engine does not stall";
+    for (int stall = 0; stall < 2; ++stall) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(2 * kLimit));
+      EXPECT_TRUE(engine->healthy()) << "idle";
+      auto sink = std::make_shared<CollectingSink>(1, 1);
+      ASSERT_TRUE(engine->Submit(GreedyRequest({1}, 1), sink));
+      sink->WaitForHold();
+      std::this_thread::sleep_for(std::chrono::duration<double>(kLimit));
+      EXPECT_EQ(engine->healthy(), limit == 0) << "in a step";
+      sink->Release();
+      sink->Wait();
+      while (engine->stats().finished_requests == stall) std::this_thread::yield();
+      EXPECT_TRUE(engine->healthy()) << "the step has ended";
+    }
   }
 }
 
@@ -273,10 +279,10 @@ TEST(Queue, IsBoundedWhileAStepRuns) {
   c.max_seqs_per_batch = 1;
   c.request_queue_size = 3;
   auto engine = MustCreateEngine(c);
-  const Request r = GreedyRequest(TestIds(3000, 5), 1);
-  std::vector<std::shared_ptr<CollectingSink>> sinks = {Start(*engine, r)};
-  while (engine->stats().running_requests == 0) {
-  }
+  const Request r = GreedyRequest(TestIds(30, 5), 1);
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  auto held = std::make_unique<HeldEngine>(*engine);
+  EXPECT_EQ(engine->stats().running_requests, 1);
   EXPECT_EQ(engine->stats().waiting_requests, 0);
   for (int i = 1; i <= 3; ++i) {
     sinks.push_back(Start(*engine, r));
@@ -284,6 +290,7 @@ TEST(Queue, IsBoundedWhileAStepRuns) {
   }
   const auto refused = engine->Submit(r, std::make_shared<CollectingSink>(1));
   EXPECT_EQ(engine->stats().generated_tokens, 0) << "all of this within one step";
+  held.reset();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
   EXPECT_EQ(refused.error().message,
@@ -305,6 +312,26 @@ TEST(Deadlines, AClientAsksForLessThanTheServersNotForMore) {
   }
 }
 
+// However long a time it is given: what runs may end.
+TEST(Drain, WaitsAsLongAsItIsTold) {
+  for (const double timeout : {600.0, 1e30, std::numeric_limits<double>::infinity()}) {
+    auto engine = MustCreateEngine(BundledConfig());
+    auto sink = std::make_shared<CollectingSink>(1, 1);
+    ASSERT_TRUE(engine->Submit(GreedyRequest(TestIds(10, 5), 100), sink));
+    sink->WaitForHold();
+    const std::jthread drain([&] { engine->Drain(timeout); });
+    const auto draining = [&] {
+      const auto refused =
+          engine->Submit(GreedyRequest({1}, 1), std::make_shared<CollectingSink>(1));
+      return !refused && refused.error().code == ErrorCode::kUnavailable;
+    };
+    while (!draining()) std::this_thread::yield();
+    sink->Release();
+    sink->Wait();
+    EXPECT_TRUE(sink->status()) << timeout << " s: " << sink->status().error().message;
+  }
+}
+
 // Requests preempt each other, and nothing is lost or changed.
 TEST_P(EngineModes, PreemptedIsAsNeverPreempted) {
   std::vector<Request> requests;
@@ -322,8 +349,7 @@ TEST_P(EngineModes, PreemptedIsAsNeverPreempted) {
   c.prefix_group_tokens = 128;
   auto engine = MustCreateEngine(Smallest(c));
   ASSERT_TRUE(engine);
-  std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (const Request& r : requests) sinks.push_back(Start(*engine, r));
+  const auto sinks = StartTogether(*engine, requests);
   for (size_t i = 0; i < sinks.size(); ++i) {
     sinks[i]->Wait();
     ASSERT_TRUE(sinks[i]->status()) << sinks[i]->status().error().message;
@@ -343,19 +369,23 @@ TEST_P(EngineModes, AbortsLeaveOthersAlone) {
   auto engine = MustCreateEngine(Config());
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   std::vector<RequestHandle> handles;
-  for (const Request& r : requests) {
-    sinks.push_back(std::make_shared<CollectingSink>(1));
-    handles.push_back(*engine->Submit(r, sinks.back()));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    sinks.push_back(std::make_shared<CollectingSink>(1, i == 1 ? 5 : 0));
+    handles.push_back(*engine->Submit(requests[i], sinks.back()));
   }
-  sinks[1]->WaitForTokens(5);
+  sinks[1]->WaitForHold();
   for (size_t i = 1; i < handles.size(); i += 2) {
     engine->Abort(handles[i]);
     engine->Abort(handles[i]);  // idempotent
   }
+  sinks[1]->Release();
   for (size_t i = 0; i < sinks.size(); ++i) {
     sinks[i]->Wait();
     if (i % 2 == 0) {
       ExpectSame(expected[i], sinks[i]->choices()[0], fmt::format("request {}", i));
+    } else {
+      ASSERT_FALSE(sinks[i]->status()) << i;
+      EXPECT_EQ(sinks[i]->status().error().code, ErrorCode::kCancelled) << i;
     }
   }
   // The slots of the aborted are used again.

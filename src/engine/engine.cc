@@ -17,6 +17,7 @@ namespace fathom {
 namespace {
 
 constexpr double kReportSeconds = 10;
+constexpr double kLongestWait = 1e9;  // seconds; no clock counts as far as a caller may say
 constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of logits of scored prompts in a step
 
 Error ShuttingDown() { return {ErrorCode::kUnavailable, "the server is shutting down"}; }
@@ -174,7 +175,8 @@ void EngineThread::Drain(double timeout_s) {
   std::unique_lock lock(mutex_);
   draining_ = true;
   const auto ended = [this] { return submitted_.empty() && idle_now_; };
-  if (idle_.wait_for(lock, std::chrono::duration<double>(timeout_s), ended)) return;
+  const std::chrono::duration<double> time(std::min(timeout_s, kLongestWait));
+  if (idle_.wait_for(lock, time, ended)) return;
   spdlog::warn("requests that did not end within {} s are aborted", timeout_s);
   drain_timed_out_ = true;
   wake_.notify_all();
