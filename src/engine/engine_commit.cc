@@ -18,8 +18,10 @@ void EngineCore::Publish(Sequence& s) {
 StepTiming EngineCore::Commit(double now) {
   const LaunchedStep step = std::move(launched_.front());
   launched_.pop_front();
+  const double called = Seconds();
   const StepResult result = executor_.Wait();
   const double start = Seconds();
+  now += start - called;
   CHECK(result.id == step.id && result.sampled.size() == step.parts.size() &&
         result.scored.size() == step.parts.size());
   cache_.EndStep(step.id);

@@ -1,6 +1,7 @@
 #pragma once
-// EngineCore: the step driver, without threads, sockets or clocks of its own. The engine's thread
-// calls it; the tests call it with an executor that checks every cache row instead of computing.
+// EngineCore: the step driver, without threads or sockets of its own; it is told the time. The
+// engine's thread calls it; the tests call it with an executor that checks every cache row instead
+// of computing.
 //
 //   Step:  plan (PlanStep) -> launch (Executor) -> [wait for the step before] -> commit -> emit
 //
@@ -51,7 +52,7 @@ class EngineCore {
   void Cancel(uint64_t handle, const Error& why) { Cancel(std::span(&handle, 1), why); }
   void CancelAll(const Error& why);
   bool HasWork() const { return !waiting_.empty() || !running_.empty() || !launched_.empty(); }
-  void Step(double now);
+  void Step(double now);  // goes on from there by the time that it takes
 
   const EngineStats& stats() const { return stats_; }
   void set_observer(std::shared_ptr<EngineObserver> observer) { observer_ = std::move(observer); }

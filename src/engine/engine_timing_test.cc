@@ -2,10 +2,15 @@
 // rows that were refused.
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
+#include <cstdio>
 #include <map>
 #include <numeric>
+#include <sstream>
+#include <thread>
 
 #include "cache/testing.h"
 #include "engine/testing.h"
@@ -108,6 +113,30 @@ TEST_P(EngineTimingTest, PartsOfAStep) {
       EXPECT_GT(t.engine_seconds, t.plan_seconds + t.allocate_seconds + t.commit_seconds);
     }
   }
+}
+
+// What the log says of a request includes the step that made its tokens.
+TEST_P(EngineTimingTest, TimesOfARequest) {
+  executor_ = ScriptedExecutor([](uint64_t, int, int64_t) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return 7;
+  });
+  Make();
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_st>(log);
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink));
+  Add(10, 1);
+  Run();
+  spdlog::set_default_logger(before);
+  double first = 0;
+  double whole = 0;
+  const std::string line = log.str();
+  const size_t at = line.find("first after");
+  ASSERT_NE(at, line.npos) << line;
+  ASSERT_EQ(std::sscanf(line.c_str() + at, "first after %lf s, %lf s in all", &first, &whole), 2);
+  EXPECT_GE(first, 0.002) << line;
+  EXPECT_GE(whole, first) << line;
 }
 
 TEST_P(EngineTimingTest, OperationsOfThePrefixCache) {
