@@ -69,9 +69,11 @@ Status Generation::Start(std::vector<Request> requests) {
     const std::lock_guard lock(mutex_);
     handles_.push_back(*handle);
   }
+  bool failed = false;
   {
     const std::lock_guard lock(mutex_);
     started_ = true;
+    failed = error_.has_value();
     // A request that failed already gets a real status code.
     head_sent_ = options_.stream && !error_;
     if (head_sent_) {
@@ -83,6 +85,8 @@ Status Generation::Start(std::vector<Request> requests) {
     }
     FinishIfDone();
   }
+  // Those that were submitted after one had failed, and after the others had been aborted for it.
+  if (failed) AbortAll();
   exchange_->OnGone([self = shared_from_this()] { self->OnGone(); });
   return {};
 }
