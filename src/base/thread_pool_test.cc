@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -49,21 +52,39 @@ TEST_P(ThreadCount, RunWaitsForSlowWorkers) {
 }
 
 // The caller does the parts of workers that have not woken up, but a worker that is there does its
-// own.
-TEST(ThreadPool, WorkersTakePart) {
-  ThreadPool pool(2);
-  std::mutex mutex;
-  std::vector<std::thread::id> seen;
-  for (int run = 0; run < 200; ++run) {
+// own: while the caller is busy all others come, each to its own part, from sleep, too.
+TEST_P(ThreadCount, WorkersTakePart) {
+  ThreadPool pool(GetParam());
+  const auto caller = std::this_thread::get_id();
+  for (int run = 0; run < 5; ++run) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(run));
+    std::mutex mutex;
+    std::condition_variable came;
+    std::vector<std::thread::id> ids(static_cast<size_t>(GetParam()));
+    int others = 0;
     pool.Run([&](int worker) {
-      if (worker == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      const std::lock_guard lock(mutex);
-      seen.push_back(std::this_thread::get_id());
+      std::unique_lock lock(mutex);
+      ids[static_cast<size_t>(worker)] = std::this_thread::get_id();
+      if (worker > 0) ++others;
+      came.notify_all();
+      if (worker > 0) return;
+      EXPECT_TRUE(
+          came.wait_for(lock, std::chrono::seconds(100), [&] { return others == GetParam() - 1; }));
     });
+    EXPECT_EQ(ids[0], caller);
+    EXPECT_EQ(std::set(ids.begin(), ids.end()).size(), ids.size());
   }
-  int others = 0;
-  for (std::thread::id id : seen) others += id != std::this_thread::get_id() ? 1 : 0;
-  EXPECT_GT(others, 0);
+}
+
+// A worker that comes when the caller has done its part finds nothing, and what it would have
+// called is gone by then.
+TEST(ThreadPool, ALateWorkerTouchesNothing) {
+  ThreadPool pool(8);
+  for (int run = 0; run < 20'000; ++run) {
+    auto calls = std::make_unique<std::atomic<int>>(0);
+    pool.Run([&](int) { calls->fetch_add(1); });
+    ASSERT_EQ(calls->load(), 8);
+  }
 }
 
 RC_GTEST_PROP(ThreadPool, RangesCoverExactlyOnce, ()) {

@@ -201,7 +201,6 @@ TEST(ThreadGroup, AbortReleasesThoseWhoWaitAndEndsTheGroup) {
 }
 
 TEST(ThreadGroup, RankThatNeverComesEndsTheGroupInTime) {
-  const auto start = std::chrono::steady_clock::now();
   RunRanks(
       3,
       [](Communicator& comm) {
@@ -212,9 +211,9 @@ TEST(ThreadGroup, RankThatNeverComesEndsTheGroupInTime) {
         EXPECT_EQ(status.error().code, ErrorCode::kDeadlineExceeded);
         EXPECT_NE(status.error().message.find("AllReduce"), std::string::npos);
         EXPECT_NE(status.error().message.find("rank 1"), std::string::npos);
+        EXPECT_NE(status.error().message.find("waited 0.2 s"), std::string::npos);
       },
       0.2);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 TEST(ThreadGroupDeathTest, RanksThatDisagreeAreOurOwnBug) {

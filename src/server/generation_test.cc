@@ -77,12 +77,9 @@ TEST(GenerationTest, WhatIsSubmittedAfterOneHasFailedIsAbortedToo) {
     config.model_id = "m";
     Routes routes(config, &engine, &*tokenizer, &*encoder);
     const std::string body = R"({"prompt":["a","b","c"],"max_tokens":9,"stream":)" + stream + "}";
-    routes.Handle({.method = "POST",
-                   .path = "/v1/completions",
-                   .query = {},
-                   .headers = {},
-                   .body = body},
-                  exchange);
+    routes.Handle(
+        {.method = "POST", .path = "/v1/completions", .query = {}, .headers = {}, .body = body},
+        exchange);
     EXPECT_THAT(engine.aborted, testing::IsSupersetOf({2U, 3U}));
     ASSERT_EQ(exchange->responses.size(), 1U) << "its answer waits for the others";
     EXPECT_NE(exchange->responses[0].status, 200);
