@@ -80,7 +80,7 @@ class FakeExchange final : public HttpExchange {
   }
 
   // False if the answer doesn't end in time.
-  bool WaitForEnd(std::chrono::seconds limit = std::chrono::seconds(20)) {
+  bool WaitForEnd(std::chrono::seconds limit = std::chrono::seconds(100)) {
     std::unique_lock lock(mutex_);
     const bool done = changed_.wait_for(lock, limit, [this] { return ended_; });
     on_gone_ = nullptr;
@@ -88,7 +88,7 @@ class FakeExchange final : public HttpExchange {
   }
   bool WaitForBytes(size_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(20),
+    return changed_.wait_for(lock, std::chrono::seconds(100),
                              [this, count] { return stream_.size() >= count; });
   }
 

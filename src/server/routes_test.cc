@@ -59,6 +59,23 @@ class RoutesTest : public ::testing::Test {
   std::unique_ptr<Routes> routes_;
 };
 
+// At 20 ms a token longer than any test needs: to the end of the context, 80 s.
+std::string Endless() {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += " word";
+  return text;
+}
+
+// Only a test that fails waits for long.
+bool Comes(const std::function<bool()>& state) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(100);
+  while (!state()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
 constexpr const char* kHi = R"({"model":"m","messages":[{"role":"user","content":"hi"}])";
 std::string Chat(const std::string& more) { return kHi + (more.empty() ? "" : "," + more) + "}"; }
 constexpr const char* kChatPath = "/v1/chat/completions";
@@ -364,9 +381,7 @@ TEST_F(RoutesTest, EchoWithLogprobsScoresThePrompt) {
 }
 
 TEST_F(RoutesTest, ClientThatLeavesEndsItsRequest) {
-  std::string endless;
-  for (int i = 0; i < 2000; ++i) endless += " word";
-  Serve(endless, {}, std::chrono::milliseconds(2));
+  Serve(Endless(), {}, std::chrono::milliseconds(20));
   for (const char* stream : {"true", "false"}) {
     const auto exchange = Post(kChatPath, Chat(std::string(R"("stream":)") + stream), false);
     if (std::string_view(stream) == "true") {
@@ -374,15 +389,9 @@ TEST_F(RoutesTest, ClientThatLeavesEndsItsRequest) {
     }
     EXPECT_EQ(engine_->stats().running_requests, 1);
     exchange->Leave();
-    for (int i = 0; i < 500 && engine_->stats().running_requests > 0; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    EXPECT_EQ(engine_->stats().running_requests, 0);
+    ASSERT_TRUE(Comes([&] { return engine_->stats().running_requests == 0; }));
   }
-  for (int i = 0; i < 500 && routes_->concurrent_requests() > 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  EXPECT_EQ(routes_->concurrent_requests(), 0);
+  ASSERT_TRUE(Comes([&] { return routes_->concurrent_requests() == 0; }));
   const std::string metrics = Get("/metrics")->response().body;
   EXPECT_NE(metrics.find("request_status_total_cancelled 2"), std::string::npos) << metrics;
 }
@@ -409,10 +418,8 @@ TEST_F(RoutesTest, TextIsTimedByKindOfAnswer) {
 }
 
 TEST_F(RoutesTest, LoadBeyondTheLimitIsRefused) {
-  std::string endless;
-  for (int i = 0; i < 2000; ++i) endless += " word";
-  Serve(endless, {.model_id = "m", .api_key = {}, .version = {}, .max_concurrent_requests = 1},
-        std::chrono::milliseconds(2));
+  Serve(Endless(), {.model_id = "m", .api_key = {}, .version = {}, .max_concurrent_requests = 1},
+        std::chrono::milliseconds(20));
   const auto first = Post(kChatPath, Chat(R"("stream":true)"), false);
   const auto second = Post(kChatPath, Chat(""));
   EXPECT_EQ(second->response().status, 429);
