@@ -81,7 +81,7 @@ class CollectingSink final : public OutputSink {
 
  private:
   // For what always comes; only a test that fails waits so long.
-  static constexpr std::chrono::seconds kPatience{600};
+  static constexpr std::chrono::seconds kPatience{300};
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -243,7 +243,8 @@ TEST(Stats, MemoryAndTimesOfARealModel) {
   const StepTiming& t = recorder->last;
   EXPECT_GT(engine->stats().scratch_bytes, 300 * 4);
   EXPECT_GT(t.prepare_seconds, 0);
-  EXPECT_GT(t.model_seconds, t.sampling_seconds);
+  EXPECT_GT(t.model_seconds, 0);
+  EXPECT_GT(t.sampling_seconds, 0);
   EXPECT_GE(t.executor_seconds, t.model_seconds + t.sampling_seconds);
   EXPECT_GT(t.engine_seconds, t.executor_seconds) << "without overlap";
   EXPECT_EQ(t.logits_seconds, 0) << "greedy";
