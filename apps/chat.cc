@@ -95,6 +95,10 @@ Status RunChat() {
     std::setlocale(LC_CTYPE, "C.UTF-8");
   }
   TRY(const Settings settings, ResolveSettings());
+  // Flags that no question can be asked with are told before the model is loaded.
+  if (const auto request = RequestFromFlags(settings.server.sampling_defaults); !request) {
+    return tl::unexpected<Error>(request.error());
+  }
   TRY(const LoadedModel model, LoadModel(settings));
   CatchSignals();
   Chat chat(settings, model);

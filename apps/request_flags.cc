@@ -33,6 +33,7 @@ Result<Request> RequestFromFlags(const SamplingDefaults& defaults) {
     if (FLAGS_top_k < 0) return Invalid("--top_k={} must be at least 0", FLAGS_top_k);
     sampling.top_k = FLAGS_top_k;
   }
+  if (FLAGS_max_tokens < 0) return Invalid("--max_tokens={} must be at least 0", FLAGS_max_tokens);
   const int64_t seed = FLAGS_seed >= 0 ? FLAGS_seed : FLAGS_random_seed;
   sampling.seed = seed >= 0 ? static_cast<uint64_t>(seed) : std::random_device()();
   return request;
@@ -44,7 +45,6 @@ Result<int64_t> MaxTokensFromFlags(int64_t prompt_tokens, int64_t max_model_len)
     return Invalid("the prompt has {} tokens and the context {}; shorten the prompt", prompt_tokens,
                    max_model_len);
   }
-  if (FLAGS_max_tokens < 0) return Invalid("--max_tokens={} must be at least 0", FLAGS_max_tokens);
   return FLAGS_max_tokens == 0 ? rest : std::min(rest, FLAGS_max_tokens);
 }
 

@@ -10,7 +10,8 @@
 
 namespace fathom {
 
-// A request with the sampling of the flags; prompt and max_tokens are the caller's.
+// A request with the sampling of the flags, which are checked; prompt and max_tokens are the
+// caller's.
 Result<Request> RequestFromFlags(const SamplingDefaults& defaults);
 
 // The answer's length: --max_tokens, or what the context leaves.

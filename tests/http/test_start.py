@@ -41,6 +41,9 @@ def run(*arguments, **options):
      "ERROR: verify width 201 exceeds compressor ring capacity 122: c4_state keeps 128 rows, 8 of them history; "
      "lower --num_speculative_tokens to 121"),
     (["serve", f"--model={MODEL}", "--host=203.0.113.1"], "ERROR: --host=203.0.113.1"),
+    (["chat", f"--model={MODEL}", "--temperature=3"], "ERROR: --temperature=3 must be in [0, 2]"),
+    (["generate", f"--model={MODEL}", "--prompt=hi", "--max_tokens=-1"],
+     "ERROR: --max_tokens=-1 must be at least 0"),
     (["nonsense"], "ERROR: unknown command 'nonsense'"),
     (["serve", "extra", f"--model={MODEL}"], "ERROR: unexpected argument 'extra'"),
 ])
