@@ -175,6 +175,25 @@ def test_second_sigterm_ends_at_once():
     assert process.process.wait(30) == 1  # of the 60 that the first would have taken
 
 
+def test_a_long_step_makes_health_fail_until_it_ends():
+    process = serve("--step_watchdog_s=0.05", "--max_model_len=40000", "--max_tokens_per_batch=40000",
+                    "--max_tokens_per_chunk_for_prefill=40000").wait_ready()
+    assert httpx.get(process.url + "/health").status_code == 200
+    answers = []
+    body = {"prompt": [n * 31 % 4000 for n in range(8000)], "max_tokens": 1}
+    asker = threading.Thread(target=lambda: answers.append(
+        httpx.post(process.url + "/v1/completions", json=body, timeout=300)))
+    asker.start()
+    seen = set()
+    while asker.is_alive():
+        seen.add(httpx.get(process.url + "/health").status_code)
+        time.sleep(0.01)
+    assert answers[0].status_code == 200
+    assert seen >= {503} and seen <= {200, 503}
+    assert httpx.get(process.url + "/health").status_code == 200
+    assert process.stop() == 0
+
+
 def test_api_key():
     process = serve("--api_key=secret").wait_ready()
     assert httpx.get(process.url + "/v1/models").status_code == 401
