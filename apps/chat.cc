@@ -1,14 +1,16 @@
 // fathom chat: a conversation in the terminal, with line editing and history. Ctrl-C stops an
-// answer, Ctrl-D or /quit ends the program.
+// answer, Ctrl-D, /quit or SIGTERM ends the program.
 
 #include <fmt/format.h>
 #include <langinfo.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <clocale>
-#include <iostream>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "answer_printer.h"
 #include "answer_stream.h"
@@ -28,19 +30,40 @@ constexpr const char* kChatHelp =
     "Ctrl-C stops "
     "an answer.\n";
 
-// Nothing at the end of the input.
-std::optional<std::string> ReadPrompt() {
-  if (::isatty(STDIN_FILENO) != 0) return EditLine("> ");
-  std::string line;
-  if (!std::getline(std::cin, line)) return std::nullopt;
-  return line;
-}
+// Lines of a pipe or a file; more than `seen` signals are its end. (std::getline reads on.)
+class LineReader {
+ public:
+  std::optional<std::string> Next(int seen) {
+    for (size_t looked = 0;;) {
+      if (const size_t end = text_.find('\n', looked); end != text_.npos) {
+        std::string line = text_.substr(0, end);
+        text_.erase(0, end + 1);
+        return line;
+      }
+      looked = text_.size();
+      if (!WaitForInput(STDIN_FILENO, seen)) return std::nullopt;
+      std::array<char, 4096> piece;
+      const ssize_t n = ::read(STDIN_FILENO, piece.data(), piece.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n > 0) {
+        text_.append(piece.data(), static_cast<size_t>(n));
+      } else {
+        if (text_.empty()) return std::nullopt;
+        return std::exchange(text_, {});
+      }
+    }
+  }
+
+ private:
+  std::string text_;  // read, and not yet given
+};
 
 class Chat {
  public:
   Chat(const Settings& settings, const LoadedModel& model) : settings_(settings), model_(model) {}
 
-  Status Ask(const std::string& text) {
+  // More than `seen` signals end the answer.
+  Status Ask(const std::string& text, int seen) {
     // Fails before anything is remembered; JSON would silently replace the bytes.
     TRY_STATUS(CheckUtf8(text, "the question"));
     messages_.push_back({{"role", "user"}, {"content", text}});
@@ -58,11 +81,10 @@ class Chat {
     request.text.starts_in_reasoning = prompt.starts_in_thinking;
 
     AnswerPrinter printer;
-    const int signals = SignalCount();
     TRY(const Usage usage, RunRequest(
                                *model_.engine, std::move(request),
                                [&printer](const Output& output) { printer.Print(output); },
-                               [signals] { return SignalCount() > signals; }));
+                               [seen] { return SignalCount() > seen; }));
     printer.End();
     fmt::print("\n");
     PrintRemark(fmt::format("[{} + {} tokens]", usage.prompt_tokens, usage.completion_tokens));
@@ -102,9 +124,13 @@ Status RunChat() {
   TRY(const LoadedModel model, LoadModel(settings));
   CatchSignals();
   Chat chat(settings, model);
-  if (::isatty(STDIN_FILENO) != 0) fmt::print("{}", kChatHelp);
+  LineReader reader;
+  const bool terminal = ::isatty(STDIN_FILENO) != 0;
+  if (terminal) fmt::print("{}", kChatHelp);
   for (;;) {
-    const std::optional<std::string> line = ReadPrompt();
+    const int seen = SignalCount();
+    if (TerminationAsked()) return {};
+    const std::optional<std::string> line = terminal ? EditLine("> ", seen) : reader.Next(seen);
     if (!line || *line == "/quit" || *line == "/exit") return {};
     if (line->empty()) continue;
     if (*line == "/clear") {
@@ -113,7 +139,7 @@ Status RunChat() {
       chat.set_thinking(*line == "/think on");
     } else if (line->starts_with("/")) {
       fmt::print("{}", kChatHelp);
-    } else if (const Status status = chat.Ask(*line); !status) {
+    } else if (const Status status = chat.Ask(*line, seen); !status) {
       fmt::print(stderr, "{}\n", status.error().message);
       chat.Forget();
     }

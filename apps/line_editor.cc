@@ -38,17 +38,17 @@ int NextCharacter(FILE*) {
 
 }  // namespace
 
-std::optional<std::string> EditLine(const char* prompt) {
+std::optional<std::string> EditLine(const char* prompt, int seen) {
   std::fflush(stdout);
   if (rl_getc_function != NextCharacter) {
     rl_getc_function = NextCharacter;
     // Its handlers let signals end writes, and are not safe on other threads than this.
     rl_catch_signals = 0;
   }
-  signals_seen = SignalCount();
+  signals_seen = seen;
   const std::unique_ptr<char, decltype(&std::free)> line(::readline(prompt), &std::free);
   if (line == nullptr) {
-    if (SignalCount() == signals_seen) return std::nullopt;
+    if (SignalCount() <= seen) return std::nullopt;
     fmt::print("\n");
     return "";
   }

@@ -6,7 +6,8 @@
 
 namespace fathom {
 
-// Nothing at the end of the input. A signal drops what was typed and gives an empty line.
-std::optional<std::string> EditLine(const char* prompt);
+// Nothing at the end of the input. More than `seen` signals drop what was typed and give an empty
+// line.
+std::optional<std::string> EditLine(const char* prompt, int seen);
 
 }  // namespace fathom

@@ -14,9 +14,11 @@ namespace {
 
 // A signal handler can reach nothing but statics.
 std::atomic<int> count{0};
+std::atomic<bool> to_end{false};
 int event = -1;
 
-void OnSignal(int) {
+void OnSignal(int signal) {
+  if (signal == SIGTERM) to_end = true;
   ++count;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
@@ -36,6 +38,7 @@ void CatchSignals() {
 }
 
 int SignalCount() { return count; }
+bool TerminationAsked() { return to_end; }
 
 bool WaitForSignal(int seen, double seconds) {
   using Clock = std::chrono::steady_clock;

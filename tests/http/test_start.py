@@ -357,7 +357,7 @@ class Terminal:
     def send(self, data):
         os.write(self.fd, data)
 
-    def wait(self, pattern, seconds=20):
+    def wait(self, pattern, seconds=60):
         """The pattern, behind what was waited for before."""
         end = time.monotonic() + seconds
         while not (match := re.compile(pattern).search(self.text, self.seen)):
@@ -384,7 +384,7 @@ class Terminal:
     def quit(self):
         self.type("/quit")
         self.send(b"\r")
-        assert self.ended.wait(20), self.text
+        assert self.ended.wait(60), self.text
         _, status = os.waitpid(self.pid, 0)
         assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, repr(self.text[-2000:])
 
@@ -416,6 +416,30 @@ def test_a_signal_ends_an_answer_and_not_the_chat():
     terminal.send(b"\x03")
     assert int(terminal.wait(TOKENS).group(1)) < 4000
     terminal.quit()
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_sigterm_ends_a_chat(answering):
+    terminal = Terminal(ENDLESS)
+    terminal.wait(PROMPT)
+    if answering:
+        terminal.enter("hello", r"\n.")
+    os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.ended.wait(60), terminal.text
+    _, status = os.waitpid(terminal.pid, 0)
+    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, repr(terminal.text[-2000:])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_chat_that_reads_a_pipe(number):
+    with subprocess.Popen([BINARY, "chat", f"--model={MODEL}", "--max_tokens=5"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as process:
+        process.stdin.write("hello\n")
+        process.stdin.flush()
+        while "tokens]" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(60) == 0
 
 
 def test_a_signal_loses_no_output_of_a_chat():
