@@ -62,8 +62,8 @@ class Chat {
  public:
   Chat(const Settings& settings, const LoadedModel& model) : settings_(settings), model_(model) {}
 
-  // More than `seen` signals end the answer.
-  Status Ask(const std::string& text, int seen) {
+  // More than `*seen` signals end the answer; then it counts those that have come.
+  Status Ask(const std::string& text, int* seen) {
     // Fails before anything is remembered; JSON would silently replace the bytes.
     TRY_STATUS(CheckUtf8(text, "the question"));
     messages_.push_back({{"role", "user"}, {"content", text}});
@@ -84,7 +84,9 @@ class Chat {
     TRY(const Usage usage, RunRequest(
                                *model_.engine, std::move(request),
                                [&printer](const Output& output) { printer.Print(output); },
-                               [seen] { return SignalCount() > seen; }));
+                               [seen] { return SignalCount() > *seen; }));
+    // Before anything tells that the answer is over: what comes now is not meant for it.
+    *seen = SignalCount();
     printer.End();
     fmt::print("\n");
     PrintRemark(fmt::format("[{} + {} tokens]", usage.prompt_tokens, usage.completion_tokens));
@@ -127,19 +129,22 @@ Status RunChat() {
   LineReader reader;
   const bool terminal = ::isatty(STDIN_FILENO) != 0;
   if (terminal) fmt::print("{}", kChatHelp);
+  int seen = SignalCount();  // signals that have had their effect
   for (;;) {
-    const int seen = SignalCount();
     if (TerminationAsked()) return {};
     const std::optional<std::string> line = terminal ? EditLine("> ", seen) : reader.Next(seen);
     if (!line || *line == "/quit" || *line == "/exit") return {};
-    if (line->empty()) continue;
+    if (line->empty()) {
+      if (terminal) seen = SignalCount();
+      continue;
+    }
     if (*line == "/clear") {
       chat.Clear();
     } else if (*line == "/think on" || *line == "/think off") {
       chat.set_thinking(*line == "/think on");
     } else if (line->starts_with("/")) {
       fmt::print("{}", kChatHelp);
-    } else if (const Status status = chat.Ask(*line, seen); !status) {
+    } else if (const Status status = chat.Ask(*line, &seen); !status) {
       fmt::print(stderr, "{}\n", status.error().message);
       chat.Forget();
     }

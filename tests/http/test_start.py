@@ -357,7 +357,7 @@ class Terminal:
     def send(self, data):
         os.write(self.fd, data)
 
-    def wait(self, pattern, seconds=60):
+    def wait(self, pattern, seconds=100):
         """The pattern, behind what was waited for before."""
         end = time.monotonic() + seconds
         while not (match := re.compile(pattern).search(self.text, self.seen)):
@@ -384,7 +384,7 @@ class Terminal:
     def quit(self):
         self.type("/quit")
         self.send(b"\r")
-        assert self.ended.wait(60), self.text
+        assert self.ended.wait(100), self.text
         _, status = os.waitpid(self.pid, 0)
         assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, repr(self.text[-2000:])
 
@@ -425,7 +425,7 @@ def test_sigterm_ends_a_chat(answering):
     if answering:
         terminal.enter("hello", r"\n.")
     os.kill(terminal.pid, signal.SIGTERM)
-    assert terminal.ended.wait(60), terminal.text
+    assert terminal.ended.wait(100), terminal.text
     _, status = os.waitpid(terminal.pid, 0)
     assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, repr(terminal.text[-2000:])
 
@@ -439,7 +439,7 @@ def test_a_signal_ends_a_chat_that_reads_a_pipe(number):
         while "tokens]" not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(number)
-        assert process.wait(60) == 0
+        assert process.wait(100) == 0
 
 
 def test_a_signal_loses_no_output_of_a_chat():
