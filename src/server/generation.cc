@@ -19,10 +19,10 @@ double SecondsSince(Clock::time_point start) {
 
 std::unique_ptr<ConcurrencySlot> ConcurrencySlot::TryTake(
     std::shared_ptr<std::atomic<int64_t>> count, int64_t limit) {
-  if (++*count > limit && limit > 0) {
-    --*count;
-    return nullptr;
-  }
+  int64_t taken = *count;
+  do {
+    if (limit > 0 && taken >= limit) return nullptr;
+  } while (!count->compare_exchange_weak(taken, taken + 1));
   return std::unique_ptr<ConcurrencySlot>(new ConcurrencySlot(std::move(count)));
 }
 

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "base/file.h"
 #include "server/routes.h"
 
@@ -85,6 +87,21 @@ TEST(GenerationTest, WhatIsSubmittedAfterOneHasFailedIsAbortedToo) {
     EXPECT_NE(exchange->responses[0].status, 200);
     EXPECT_EQ(exchange->streams, 0);
   }
+}
+
+// One place of two is held, so the second is always free for the one who asks for it.
+TEST(ConcurrencySlotTest, ARefusedRequestTakesNobodysPlaceForAMoment) {
+  const auto count = std::make_shared<std::atomic<int64_t>>(0);
+  const auto held = ConcurrencySlot::TryTake(count, 2);
+  std::atomic<int64_t> refusals{0};
+  std::jthread refused([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (ConcurrencySlot::TryTake(count, 1) == nullptr) ++refusals;
+    }
+  });
+  int64_t failures = 0;
+  while (refusals < 1'000'000) failures += ConcurrencySlot::TryTake(count, 2) == nullptr ? 1 : 0;
+  EXPECT_EQ(failures, 0);
 }
 
 }  // namespace
