@@ -68,28 +68,31 @@ struct Core {
   std::map<int64_t, std::weak_ptr<Session>> sessions;
 };
 
-// A request's share of Core::buffered_bodies.
+// A request's share of Core::buffered_bodies, until its handler returns.
 class BodyBudget {
  public:
-  explicit BodyBudget(Core* core) : core_(core) {}
+  explicit BodyBudget(std::shared_ptr<Core> core) : core_(std::move(core)) {}
   BodyBudget(const BodyBudget&) = delete;
   BodyBudget& operator=(const BodyBudget&) = delete;
   ~BodyBudget() { core_->buffered_bodies -= held_; }
 
+  // Whether so many bytes would find room now. It is theirs only when they come: a client that
+  // announces much and sends nothing must not keep it from others.
+  bool Fits(int64_t total) const {
+    return core_->buffered_bodies + total - held_ <= core_->options.max_buffered_bodies;
+  }
   bool Grow(int64_t total) {
-    if (total <= held_) return true;
     const int64_t more = total - held_;
-    const int64_t held_by_all = core_->buffered_bodies += more;
-    if (held_by_all > core_->options.max_buffered_bodies) {
-      core_->buffered_bodies -= more;
-      return false;
-    }
+    int64_t all = core_->buffered_bodies;
+    do {
+      if (all + more > core_->options.max_buffered_bodies) return false;
+    } while (!core_->buffered_bodies.compare_exchange_weak(all, all + more));
     held_ = total;
     return true;
   }
 
  private:
-  Core* core_;
+  const std::shared_ptr<Core> core_;
   int64_t held_ = 0;
 };
 
@@ -127,6 +130,8 @@ class Answer final : public HttpExchange, public std::enable_shared_from_this<An
   }
   // The client has gone, or the answer can't be delivered.
   void MarkGone();
+  // Its maker failed: a stream that has begun ends without its end, anything else by `response`.
+  void Fail(HttpResponse response);
   // Everything was written.
   void Finish();
 
@@ -176,6 +181,11 @@ class Session : public std::enable_shared_from_this<Session> {
   void Start();
   // On the strand:
   void Wake() { wake_.cancel(); }
+  std::string Peer() const {
+    error_code error;
+    const tcp::endpoint peer = socket_.remote_endpoint(error);
+    return error ? "a client" : fmt::format("{}:{}", peer.address().to_string(), peer.port());
+  }
   bool Writable() {
     pollfd descriptor{socket_.native_handle(), POLLOUT, 0};
     return ::poll(&descriptor, 1, 0) > 0;
@@ -275,14 +285,30 @@ bool Answer::Write(std::string_view bytes) {
 // have been late as well.
 void Answer::Judge() {
   const auto session = session_.lock();
-  if (!session) return;
+  size_t waiting = 0;
   {
     const std::lock_guard lock(mutex_);
     judging_ = false;
-    if (queue_.size() <= Limit() || session->Writable()) return;
+    waiting = queue_.size();
+    if (gone_ || waiting <= Limit() || (session && session->Writable())) return;
+  }
+  if (session) {
+    spdlog::warn(
+        "a stream was cut off: {} reads too slowly and left {} bytes waiting, at most {} may",
+        session->Peer(), waiting, Limit());
+    session->Close();
   }
   MarkGone();
-  session->Close();
+}
+
+void Answer::Fail(HttpResponse response) {
+  Respond(std::move(response));
+  const std::lock_guard lock(mutex_);
+  if (!started_ || ended_ || gone_) return;
+  asio::post(strand_, [self = shared_from_this()] {
+    self->MarkGone();
+    if (const auto session = self->session_.lock()) session->Close();
+  });
 }
 
 void Answer::End() {
@@ -409,6 +435,7 @@ void Session::Start() {
       strand_, [self = shared_from_this()] { return self->Run(); },
       [self = shared_from_this()](const std::exception_ptr& error) {
         if (!error) return;
+        self->Close();  // a watcher would keep it
         try {
           std::rethrow_exception(error);
         } catch (const std::exception& e) {
@@ -432,21 +459,27 @@ asio::awaitable<void> Session::Run() {
 }
 
 asio::awaitable<Session::Next> Session::ServeOne() {
-  BodyBudget budget(core_.get());
+  auto budget = std::make_unique<BodyBudget>(core_);
   Next next = Next::kClose;
-  std::optional<Incoming> incoming = co_await ReadRequest(&budget, &next);
+  std::optional<Incoming> incoming = co_await ReadRequest(budget.get(), &next);
   ClearDeadline();
   if (!incoming) co_return next;
   const bool head_only = incoming->request.method == "HEAD";
   auto answer = std::make_shared<Answer>(core_, strand_, weak_from_this());
+  // However this ends, the handler learns of it.
+  struct Ending {
+    Answer* answer;
+    ~Ending() { answer->MarkGone(); }
+  } const ending{answer.get()};
   const bool has_body = !incoming->request.body.empty();
-  auto handle = [core = core_, answer, request = std::move(incoming->request)]() mutable {
+  auto handle = [core = core_, answer, request = std::move(incoming->request),
+                 budget = std::move(budget)]() mutable {
     try {
       core->handler->Handle(std::move(request), answer);
     } catch (const std::exception& e) {
       // Out of memory, most likely: this request fails, the others go on.
       spdlog::error("a request failed: {}", e.what());
-      answer->Respond(ErrorResponse(MakeApiError(500, "the server could not handle this request")));
+      answer->Fail(ErrorResponse(MakeApiError(500, "the server could not handle this request")));
     }
   };
   if (has_body) {
@@ -461,14 +494,11 @@ asio::awaitable<Session::Next> Session::ServeOne() {
         asio::detached);
   }
   next = co_await Deliver(answer, head_only, incoming->version, incoming->keep_alive);
-  ++round_;  // ends the watcher before the next request is read
+  ++round_;  // ends the watcher before anything else is read
   watch_timer_.cancel();
-  if (next == Next::kClose) answer->MarkGone();
-  answer->Finish();
-  if (next == Next::kRequest) {
-    error_code ignored;
-    socket_.cancel(ignored);
-  }
+  if (next != Next::kClose) answer->Finish();
+  error_code ignored;
+  socket_.cancel(ignored);
   co_return next;
 }
 
@@ -502,11 +532,12 @@ asio::awaitable<std::optional<Session::Incoming>> Session::ReadRequest(BodyBudge
   const ApiError busy =
       MakeApiError(503, "too many large requests are being received, try again later");
   const auto length = parser.content_length();
-  if (length && !budget->Grow(static_cast<int64_t>(*length))) {
+  if (length && !budget->Fits(static_cast<int64_t>(*length))) {
     *next = co_await Refuse(busy);
     co_return std::nullopt;
   }
-  if (!parser.is_done() && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+  if (!parser.is_done() && incoming.version >= 11 &&
+      beast::iequals(parser.get()[http::field::expect], "100-continue")) {
     if (!co_await WriteAll("HTTP/1.1 100 Continue\r\n\r\n")) co_return std::nullopt;
   }
   std::string& body = incoming.request.body;
@@ -615,6 +646,10 @@ asio::awaitable<bool> Session::WriteAll(std::string_view bytes) {
     SetDeadline(core_->options.stall_timeout_s);
     const size_t n = co_await socket_.async_write_some(
         asio::buffer(bytes.data(), std::min(bytes.size(), kWritePiece)), Into(error));
+    if (error && timed_out_) {
+      spdlog::warn("an answer was cut off: {} took nothing for {} s", Peer(),
+                   core_->options.stall_timeout_s);
+    }
     if (error) co_return false;
     bytes.remove_prefix(n);
   }
@@ -658,6 +693,7 @@ class BeastServer final : public HttpServer {
 
  private:
   asio::awaitable<void> Accept();
+  void Admit(tcp::socket socket, const Strand& strand);
 
   std::shared_ptr<Core> core_;
   asio::thread_pool handling_;
@@ -726,24 +762,39 @@ Status BeastServer::Start() {
 asio::awaitable<void> BeastServer::Accept() {
   error_code error;
   asio::steady_timer pause(acceptor_.get_executor());
+  bool told = false;
   while (acceptor_.is_open()) {
     Strand strand = asio::make_strand(core_->io);
     tcp::socket socket = co_await acceptor_.async_accept(strand, Into(error));
     if (error == asio::error::operation_aborted) co_return;
-    if (error) {
-      // Out of descriptors: others must close first.
-      pause.expires_after(std::chrono::milliseconds(50));
-      co_await pause.async_wait(Into(error));
+    if (!error) {
+      told = false;
+      Admit(std::move(socket), strand);
       continue;
     }
-    if (core_->connections >= core_->options.max_connections) {
-      const HttpResponse full = ErrorResponse(MakeApiError(503, "too many connections"));
-      const std::string text = ResponseHead(full, 11, false, BodyFraming::kLength) + full.body;
-      socket.non_blocking(true, error);
-      socket.write_some(asio::buffer(text), error);
-      continue;
+    // Out of descriptors: others must close first.
+    if (!std::exchange(told, true)) {
+      spdlog::warn("new connections must wait: {}, {} are open; raise the limit of open files",
+                   error.message(), core_->connections.load());
     }
-    std::make_shared<Session>(core_, std::move(socket), strand)->Start();
+    pause.expires_after(std::chrono::milliseconds(50));
+    co_await pause.async_wait(Into(error));
+  }
+}
+
+void BeastServer::Admit(tcp::socket socket, const Strand& strand) {
+  try {
+    if (core_->connections < core_->options.max_connections) {
+      std::make_shared<Session>(core_, std::move(socket), strand)->Start();
+      return;
+    }
+    const HttpResponse full = ErrorResponse(MakeApiError(503, "too many connections"));
+    const std::string text = ResponseHead(full, 11, false, BodyFraming::kLength) + full.body;
+    error_code ignored;
+    socket.non_blocking(true, ignored);
+    socket.write_some(asio::buffer(text), ignored);
+  } catch (const std::exception& e) {
+    spdlog::error("a new connection was closed: {}", e.what());  // the listener goes on
   }
 }
 

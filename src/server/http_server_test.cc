@@ -6,13 +6,18 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <exception>
 #include <mutex>
+#include <sstream>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -23,19 +28,22 @@ namespace {
 
 class Client {
  public:
-  explicit Client(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  Client() : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     const timeval patience{.tv_sec = 30, .tv_usec = 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   }
+  explicit Client(int port) : Client() { EXPECT_TRUE(Connect(port)); }
   ~Client() { Close(); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
+  bool Connect(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
   void Send(std::string_view text) {
     EXPECT_EQ(::send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
@@ -66,13 +74,28 @@ class Client {
 
 // /echo answers the body; /burst writes 1000 numbers at once; /stream writes them from another
 // thread until the client goes or 50 are sent, /one a single one; /never keeps the exchange, and
-// /silent keeps it with its stream begun; /block holds its thread for 1.2 s.
+// /silent keeps it with its stream begun; /block holds its thread for 1.2 s; /throw fails in a
+// stream; /pour writes all that its client may leave unread and more, /fill 32 MB.
 class TestHandler final : public HttpHandler {
  public:
   ~TestHandler() override { Join(); }
   void Join() {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
+  }
+  // Waits until so many exchanges are kept, and lets them go.
+  void Forget(size_t count) {
+    const auto there = [this, count] {
+      const std::lock_guard lock(mutex_);
+      return kept.size() == count;
+    };
+    for (int i = 0; i < 2000 && !there(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(kept.size(), count);
+    Join();
+    kept.clear();
   }
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
     exchange->OnGone([this] { ++gone; });
@@ -92,8 +115,22 @@ class TestHandler final : public HttpHandler {
       exchange->Respond({.status = 204});
       return;
     }
+    if (request.path == "/throw") {
+      exchange->StartStream({.content_type = "text/event-stream"});
+      exchange->Write("data: 0\n\n");
+      std::rethrow_exception(std::make_exception_ptr(std::runtime_error("no memory")));
+    }
     const std::lock_guard lock(mutex_);
     kept.push_back(exchange);
+    if (request.path == "/pour" || request.path == "/fill") {
+      threads_.emplace_back([exchange, pieces = request.path == "/fill" ? 512 : 1'000'000] {
+        exchange->StartStream({.content_type = "text/event-stream"});
+        const std::string piece(64 << 10, 'x');
+        for (int i = 0; i < pieces && exchange->Write(piece); ++i) {
+        }
+      });
+      return;
+    }
     if (request.path == "/never") return;
     if (request.path == "/silent") {
       exchange->StartStream({.content_type = "text/event-stream"});
@@ -129,6 +166,23 @@ class TestHandler final : public HttpHandler {
  private:
   std::mutex mutex_;
   std::vector<std::thread> threads_;
+};
+
+// What is logged while this lives.
+class Log {
+ public:
+  Log() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
+  }
+  ~Log() { spdlog::set_default_logger(before_); }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  std::string text() const { return text_.str(); }  // when nobody logs any more
+
+ private:
+  std::ostringstream text_;
+  const std::shared_ptr<spdlog::logger> before_;
 };
 
 class HttpServerTest : public ::testing::Test {
@@ -299,6 +353,168 @@ TEST_F(HttpServerTest, ClientsDoNotPayForADelayOfTheServer) {
     answered += client->ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 200 ") ? 1 : 0;
   }
   EXPECT_EQ(answered, 300);
+}
+
+TEST_F(HttpServerTest, OperatorsReadWhoseClientDidNotRead) {
+  const Log log;
+  HttpServerOptions options = Options();
+  options.stream_queue_bytes = 100'000;
+  Start(options);
+  Client client(server_->port());
+  client.Send("GET /pour HTTP/1.1\r\nHost: x\r\n\r\n");
+  WaitForGone(1);
+  server_->Stop(0);
+  EXPECT_NE(log.text().find("a stream was cut off: 127.0.0.1:"), std::string::npos) << log.text();
+  EXPECT_NE(log.text().find("at most 100000 may"), std::string::npos) << log.text();
+}
+
+TEST_F(HttpServerTest, OperatorsReadWhoseClientStalled) {
+  const Log log;
+  HttpServerOptions options = Options();
+  options.stream_queue_bytes = 1 << 30;
+  options.stall_timeout_s = 0.3;
+  Start(options);
+  Client client(server_->port());
+  client.Send("GET /fill HTTP/1.1\r\nHost: x\r\n\r\n");
+  WaitForGone(1);
+  server_->Stop(0);
+  EXPECT_NE(log.text().find("took nothing for 0.3 s"), std::string::npos) << log.text();
+}
+
+// Neither a last chunk, which would tell of a whole answer, nor silence for ever.
+TEST_F(HttpServerTest, AFailureInAStreamEndsItsConnection) {
+  HttpServerOptions options = Options();
+  options.comment_interval_s = 3600;
+  Start(options);
+  for (const char* length : {"0", "2"}) {  // the handler on a thread of either kind
+    Client client(server_->port());
+    client.Send(std::string("POST /throw HTTP/1.1\r\nHost: x\r\nContent-Length: ") + length +
+                "\r\n\r\n" + std::string(*length == '0' ? "" : "ok"));
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(client.ReadUntil("0\r\n\r\n").find("\r\n0\r\n\r\n"), std::string::npos);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  }
+  WaitForGone(2);
+}
+
+TEST_F(HttpServerTest, BodiesThatAreNotBeingReceivedTakeNoRoom) {
+  HttpServerOptions options = Options();
+  options.max_buffered_bodies = 1000;
+  Start(options);
+  const auto echo = [this] {
+    Client client(server_->port());
+    client.Send("POST /echo HTTP/1.1\r\nContent-Length: 900\r\n\r\n" + std::string(900, 'x'));
+    return client.ReadUntil("\r\n").starts_with("HTTP/1.1 200 ");
+  };
+  // Announced, not sent.
+  Client announced(server_->port());
+  announced.Send("POST /echo HTTP/1.1\r\nContent-Length: 990\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_TRUE(announced.ReadUntil("\r\n\r\n").starts_with("HTTP/1.1 100 "));
+  EXPECT_TRUE(echo());
+  // Received: the handler has it.
+  Client never(server_->port());
+  never.Send("POST /never HTTP/1.1\r\nContent-Length: 900\r\n\r\n" + std::string(900, 'x'));
+  bool answered = false;
+  for (int i = 0; i < 500 && !answered; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    answered = echo();
+  }
+  EXPECT_TRUE(answered);
+  // More than all may have is refused before it is sent.
+  Client large(server_->port());
+  large.Send("POST /echo HTTP/1.1\r\nContent-Length: 1001\r\n\r\n");
+  EXPECT_TRUE(large.ReadUntil("\r\n").starts_with("HTTP/1.1 503 "));
+}
+
+TEST_F(HttpServerTest, OldClientsAreNotToldToContinue) {
+  Start();
+  Client client(server_->port());
+  client.Send("POST /echo HTTP/1.0\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nok");
+  EXPECT_TRUE(client.ReadUntil("ok").starts_with("HTTP/1.1 200 "));
+}
+
+// Stop waits for answers, so one that is not given back would hold it up for its whole grace.
+TEST_F(HttpServerTest, EveryEndGivesItsPlaceBack) {
+  HttpServerOptions options = Options();
+  options.max_body_bytes = 1000;
+  options.max_header_bytes = 4096;
+  options.linger_timeout_s = 60;
+  Start(options);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (const std::string& request :
+       {std::string("POST /one HTTP/1.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+        std::string("POST /one HTTP/1.0\r\nContent-Length: 0\r\n\r\n"),
+        std::string("HEAD /one HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\n\r\n"),
+        std::string("POST /echo HTTP/1.1\r\nContent-Length: 2\r\n\r\nokGET /ec"),
+        std::string("POST /echo HTTP/1.1\r\nContent-Length: 1001\r\n\r\n"),
+        std::string("GET /echo HTTP/1.1\r\nX: " + std::string(5000, 'x') + "\r\n\r\n"),
+        std::string("GET\r\n\r\n"), std::string("POST /throw HTTP/1.0\r\n\r\n")}) {
+    clients.push_back(std::make_unique<Client>(server_->port()));
+    clients.back()->Send(request);
+    EXPECT_NE(clients.back()->ReadUntil("\r\n\r\n"), "") << request;
+  }
+  for (const char* path : {"/never", "/silent", "/endless"}) {
+    Client client(server_->port());
+    client.Send(std::string("POST ") + path + " HTTP/1.1\r\nContent-Length: 2\r\n\r\nok");
+  }
+  Client half(server_->port());
+  half.Send("POST /echo HTTP/1.1\r\nContent-Length: 2\r\n\r\no");
+  WaitForGone(4);  // with /throw
+  handler_.Forget(6);
+  const auto start = std::chrono::steady_clock::now();
+  server_->Stop(40);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(server_->connections(), 0);
+}
+
+TEST_F(HttpServerTest, ClientsWaitWhileNoDescriptorIsLeft) {
+  const Log log;
+  Start();
+  Client client;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int free = ::dup(0);
+  ::close(free);
+  const rlimit none{.rlim_cur = static_cast<rlim_t>(free), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_TRUE(client.Connect(server_->port()));
+  client.Send("GET /echo HTTP/1.1\r\n\r\n");
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(client.ReadUntil("\r\n").starts_with("HTTP/1.1 200 "));
+  server_->Stop(0);
+  const std::string text = log.text();
+  const size_t told = text.find("new connections must wait: Too many open files");
+  ASSERT_NE(told, text.npos) << text;
+  EXPECT_EQ(text.find("must wait", told + 30), text.npos) << text;
+}
+
+TEST_F(HttpServerTest, StopsWhileClientsCome) {
+  std::atomic<bool> over{false};
+  std::atomic<int> port{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&over, &port] {
+      while (!over) {
+        if (port == 0) continue;
+        Client client;
+        if (client.Connect(port) && client.TrySend("GET /silent HTTP/1.1\r\n\r\n")) {
+          client.ReadUntil("\r\n\r\n");
+        }
+      }
+    });
+  }
+  for (int i = 0; i < 30; ++i) {
+    Start();
+    port = server_->port();
+    std::this_thread::sleep_for(std::chrono::microseconds(200 * i));
+    server_->Stop(0);
+    port = 0;
+    EXPECT_EQ(server_->connections(), 0);
+    server_.reset();
+  }
+  over = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(HttpServerTest, StopsWhileAnswersAreOpen) {

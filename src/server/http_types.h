@@ -64,6 +64,7 @@ class HttpExchange {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
+  // What it throws ends the exchange: with status 500, or by cutting off a stream that has begun.
   virtual void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
 };
 
