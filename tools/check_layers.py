@@ -25,7 +25,7 @@ BELOW["server"] = {"engine", "sample", "text", "base"}
 
 # Include prefix in angle brackets -> regex of the files that may have it.
 ONE_PLACE = {
-    r"boost/": r"src/server/http_server\.cc",
+    r"boost/": r"src/server/http_(server\.cc|session\.(cc|h))",
     r"gflags/": r"apps/",
     r"prometheus/": r"src/server/metrics\.cc",
     r"(cuda|cublas|cudnn|nccl|cub/|thrust/)": r"(src|tests|bench)/(ops/cuda/|comm/nccl\.cc|.*cuda)",

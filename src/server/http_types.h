@@ -1,5 +1,5 @@
 #pragma once
-// What the transport (http_server.cc) and the routes (routes.cc) say to each other. No sockets
+// What the transport (http_server.h) and the routes (routes.cc) say to each other. No sockets
 // here, so that routes can be tested without any.
 //
 // An exchange is one request's answer. It ends by Respond, by End after StartStream, or because the
