@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 namespace fathom {
 
 void HttpAnswer::WakeLocked() {
@@ -34,8 +36,9 @@ bool HttpAnswer::Write(std::string_view bytes) {
   const std::lock_guard lock(mutex_);
   if (gone_ || ended_ || !started_) return false;
   queue_.append(bytes);
+  longest_ = std::max(longest_, bytes.size());
   WakeLocked();
-  if (queue_.size() > Limit() && !judging_) {
+  if (TooLongLocked() && !judging_) {
     judging_ = true;
     if (const auto connection = connection_.lock()) {
       connection->Post([self = shared_from_this()] { self->Judge(); });
@@ -54,7 +57,7 @@ void HttpAnswer::Judge() {
     const std::lock_guard lock(mutex_);
     judging_ = false;
     waiting = queue_.size();
-    if (gone_ || waiting <= Limit() || connection->Writable()) return;
+    if (gone_ || !TooLongLocked() || connection->Writable()) return;
   }
   spdlog::warn(
       "a stream was cut off: {} reads too slowly and left {} bytes waiting, at most {} may",
@@ -121,6 +124,7 @@ HttpAnswer::Work HttpAnswer::Take() {
   work.response = std::exchange(response_, std::nullopt);
   work.head = std::exchange(head_, std::nullopt);
   work.bytes = std::exchange(queue_, {});
+  longest_ = 0;
   work.ended = ended_;
   work.gone = gone_;
   return work;

@@ -83,6 +83,9 @@ class HttpAnswer final : public HttpExchange, public std::enable_shared_from_thi
   void WakeLocked();
   void Judge();
   size_t Limit() const { return static_cast<size_t>(host_->queue_limit); }
+  // One event may be longer than the limit (the scores of a whole prompt), and come while an
+  // earlier one is on its way: that says nothing of the client.
+  bool TooLongLocked() const { return queue_.size() > Limit() + longest_; }
 
   const std::shared_ptr<HttpAnswerHost> host_;
   const std::weak_ptr<HttpConnection> connection_;
@@ -91,6 +94,7 @@ class HttpAnswer final : public HttpExchange, public std::enable_shared_from_thi
   std::optional<HttpResponse> response_;
   std::optional<HttpResponse> head_;
   std::string queue_;
+  size_t longest_ = 0;  // write that waits in it
   bool started_ = false;
   bool ended_ = false;
   bool gone_ = false;

@@ -87,20 +87,27 @@ TEST_F(HttpAnswerTest, AClientThatLeavesAfterTheEndIsNobodysConcern) {
 }
 
 TEST_F(HttpAnswerTest, OnlyWhoTakesNothingIsCutOff) {
+  const auto write = [this](int times) {
+    for (int i = 0; i < times; ++i) EXPECT_TRUE(answer_->Write("12345"));
+  };
   answer_->OnGone([this] { ++gone_; });
   answer_->StartStream({});
-  EXPECT_TRUE(answer_->Write("more than ten"));
+  write(4);
   connection_->RunAll();  // late, but it could write
   connection_->writable = false;
   answer_->Take();
-  EXPECT_TRUE(answer_->Write("little"));
+  write(2);
   connection_->RunAll();
   EXPECT_EQ(gone_, 0);
-  EXPECT_TRUE(answer_->Write("and more"));
+  write(2);
   answer_->Take();  // written before anybody judged
   connection_->RunAll();
   EXPECT_EQ(gone_, 0);
-  EXPECT_TRUE(answer_->Write("more than ten"));
+  EXPECT_TRUE(answer_->Write("one event that is longer than the limit"));
+  write(2);
+  connection_->RunAll();
+  EXPECT_EQ(gone_, 0);
+  write(1);
   connection_->RunAll();
   EXPECT_EQ(gone_, 1);
   EXPECT_EQ(connection_->closes, 1);
@@ -124,7 +131,7 @@ TEST_F(HttpAnswerTest, FailuresNeverLookLikeAWholeAnswer) {
 TEST_F(HttpAnswerTest, OutlivesItsConnection) {
   answer_->StartStream({});
   connection_.reset();
-  answer_->Write("more than ten");
+  for (int i = 0; i < 9; ++i) answer_->Write("12345");
   answer_->Fail({.status = 500});
   answer_->End();
   EXPECT_EQ(host_->answering, 1);
