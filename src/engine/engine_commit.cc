@@ -101,6 +101,7 @@ void EngineCore::Fork(const SequencePtr& parent, const std::vector<Result<Sample
   const std::shared_ptr<RequestState> r = parent->request;
   parent->forking = false;
   r->forked = true;
+  forked_.push_back(r);
   std::vector<SequencePtr> siblings = {parent};
   for (size_t c = 1; c < sampled.size(); ++c) {
     SequencePtr s = MakeSequence(r, static_cast<int>(c));

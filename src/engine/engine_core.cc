@@ -199,18 +199,25 @@ void EngineCore::EndOverdue(double now) {
 }
 
 void EngineCore::UpdateGauges() {
-  // Of a request that runs, choices that wait are not waiting requests: once it has forked, every
-  // open choice either runs or waits.
   ++gauge_round_;
   stats_.running_requests = 0;
   stats_.running_sequences = static_cast<int64_t>(running_.size());
   stats_.waiting_requests = static_cast<int64_t>(waiting_.size());
   for (const SequencePtr& s : running_) {
     RequestState& r = *s->request;
-    const bool first = r.gauge_round != gauge_round_;
-    r.gauge_round = gauge_round_;
-    stats_.running_requests += first ? 1 : 0;
-    if (r.forked) stats_.waiting_requests += 1 - (first ? r.open_choices : 0);
+    if (r.gauge_round != gauge_round_) {
+      r.gauge_round = gauge_round_;
+      r.running_choices = 0;
+      ++stats_.running_requests;
+    }
+    ++r.running_choices;
+  }
+  // Choices that wait are no requests where another one runs, else one. Once a request has forked,
+  // every open choice either runs or waits.
+  std::erase_if(forked_, [](const auto& r) { return r->open_choices == 0; });
+  for (const auto& r : forked_) {
+    const int running = r->gauge_round == gauge_round_ ? r->running_choices : 0;
+    stats_.waiting_requests -= r->open_choices - std::max(1, running);
   }
   for (size_t i = 0; i < stats_.spaces.size(); ++i) {
     const PagePool& pool = cache_.pool(static_cast<PageSpace>(i));

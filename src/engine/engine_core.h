@@ -63,6 +63,7 @@ class EngineCore {
   Status CheckInvariants() const;
 
  private:
+  using Requests = std::vector<std::shared_ptr<RequestState>>;
   struct LaunchedPart {
     SequencePtr sequence;
     uint64_t epoch = 0;
@@ -104,7 +105,6 @@ class EngineCore {
   bool IsStopToken(const Request& request, int32_t token) const;
   void EndOverdue(double now);
   void EndSequence(const SequencePtr& s, double now);
-  using Requests = std::vector<std::shared_ptr<RequestState>>;
   void EndRequests(const Requests& requests, const Error& why);
   void TellEnd(RequestState& request, const Error& why);
   void Leave(Sequence& s);  // gives back pages, makes results in flight stale
@@ -119,6 +119,7 @@ class EngineCore {
   const Tokenizer* tokenizer_;
   std::deque<SequencePtr> waiting_;         // most important first: there may be very many
   std::vector<SequencePtr> running_;        // Plan sorts it by importance
+  Requests forked_;                         // of several choices, that have not ended
   std::list<LaunchedStep> launched_;        // oldest first; at most two
   std::vector<PrefixTree::Match> matches_;  // of the waiting sequences that the plan asked about
   uint64_t next_arrival_ = 0;

@@ -667,6 +667,29 @@ TEST_P(EngineCoreTest, WaitingRequestsAreCountedOnce) {
   Run();
 }
 
+// Nor are those of a request that has been preempted whole more than one.
+TEST_P(EngineCoreTest, APreemptedRequestOfManyChoicesWaitsOnce) {
+  geometry[PageSpace::kFull] = 5;
+  const auto first = Add(Simple(Ids(100), 450));
+  Request r = Simple(Ids(60, 5000), 300);
+  r.choices = 3;
+  const auto second = Add(r);
+  bool all_wait = false;
+  while (core->HasWork()) {
+    Step();
+    const EngineStats& s = core->stats();
+    const bool ended = first->ends == 1 || second->ends == 1;
+    if (!ended) {
+      ASSERT_EQ(s.running_requests + s.waiting_requests, 2);
+    }
+    all_wait = all_wait || (s.running_requests == 1 && s.running_sequences == 1 && !ended &&
+                            second->ids[2].size() > 1);
+  }
+  EXPECT_TRUE(all_wait) << "some choice always found room";
+  EXPECT_EQ(core->stats().waiting_requests, 0);
+  for (const auto& ids : second->ids) EXPECT_EQ(ids.size(), 300U);
+}
+
 // Very many waiting requests, among them one with a deadline, cost the steps of others nothing that
 // grows with their number, and their end costs one pass.
 TEST_P(EngineCoreTest, ACrowdThatWaitsCostsTheOthersNothing) {

@@ -27,6 +27,7 @@ struct RequestState {
   double first_token_s = 0;
   int preemptions = 0;
   uint64_t gauge_round = 0;  // of EngineCore, when it was last counted
+  int running_choices = 0;   // then
   std::string finish;        // of the choice that ended last, for the log
 };
 
