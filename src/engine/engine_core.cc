@@ -252,6 +252,15 @@ Status EngineCore::CheckInvariants() const {
     if (s->running() || s->scheduled != 0) return Invalid("a waiting sequence holds pages");
     if (s->request->open_choices == 0) return Invalid("a request that ended still waits");
   }
+  std::unordered_set<const RequestState*> requests;
+  for (const SequencePtr& s : running_) requests.insert(s->request.get());
+  const auto run = static_cast<int64_t>(requests.size());
+  for (const SequencePtr& s : waiting_) requests.insert(s->request.get());
+  const int64_t wait = static_cast<int64_t>(requests.size()) - run;
+  if (stats_.running_requests != run || stats_.waiting_requests != wait) {
+    return Invalid("{} requests run and {} wait, counted are {} and {}", run, wait,
+                   stats_.running_requests, stats_.waiting_requests);
+  }
   const auto precedes = [this](const SequencePtr& a, const SequencePtr& b) {
     return Precedes(*a, *b);
   };
