@@ -1,7 +1,6 @@
 #include "comm/local.h"
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace fathom {
 namespace {
@@ -120,8 +120,8 @@ class Group {
       changed_.wait(lock, all_came);
       return true;
     }
-    const auto time = std::chrono::duration<double>(timeout_s_);
-    changed_.wait_for(lock, time, [&] { return all_came() || !fault_.message.empty(); });
+    changed_.wait_for(lock, WaitSeconds(timeout_s_),
+                      [&] { return all_came() || !fault_.message.empty(); });
     return all_came();
   }
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <thread>
 
 namespace fathom {
@@ -214,6 +215,19 @@ TEST(ThreadGroup, RankThatNeverComesEndsTheGroupInTime) {
         EXPECT_NE(status.error().message.find("waited 0.2 s"), std::string::npos);
       },
       0.2);
+}
+
+TEST(ThreadGroup, MayWaitForEver) {
+  for (const double timeout : {1e30, std::numeric_limits<double>::infinity()}) {
+    RunRanks(
+        2,
+        [](Communicator& comm) {
+          if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(5));
+          const Status status = comm.Barrier();
+          EXPECT_TRUE(status) << status.error().message;
+        },
+        timeout);
+  }
 }
 
 TEST(ThreadGroupDeathTest, RanksThatDisagreeAreOurOwnBug) {

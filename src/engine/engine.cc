@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -17,7 +16,6 @@ namespace fathom {
 namespace {
 
 constexpr double kReportSeconds = 10;
-constexpr double kLongestWait = 1e9;  // seconds; no clock counts as far as a caller may say
 constexpr int64_t kScoreBytes = int64_t{64} << 20;  // of logits of scored prompts in a step
 
 Error ShuttingDown() { return {ErrorCode::kUnavailable, "the server is shutting down"}; }
@@ -175,8 +173,7 @@ void EngineThread::Drain(double timeout_s) {
   std::unique_lock lock(mutex_);
   draining_ = true;
   const auto ended = [this] { return submitted_.empty() && idle_now_; };
-  const std::chrono::duration<double> time(std::min(timeout_s, kLongestWait));
-  if (idle_.wait_for(lock, time, ended)) return;
+  if (idle_.wait_for(lock, WaitSeconds(timeout_s), ended)) return;
   spdlog::warn("requests that did not end within {} s are aborted", timeout_s);
   drain_timed_out_ = true;
   wake_.notify_all();

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/text_pipe.h"
 
@@ -75,7 +76,7 @@ class ScriptedEngine final : public Engine {
     std::unique_lock lock(mutex_);
     draining_ = true;
     const auto idle = [this] { return jobs_.empty(); };
-    if (idle_.wait_for(lock, std::chrono::duration<double>(timeout_s), idle)) return;
+    if (idle_.wait_for(lock, WaitSeconds(timeout_s), idle)) return;
     for (const auto& job : jobs_) job->aborted = true;
     wake_.notify_all();
     idle_.wait(lock, idle);
