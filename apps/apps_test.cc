@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <set>
 
 #include "base/file.h"
@@ -10,6 +9,7 @@
 #include "flags.h"
 #include "npy.h"
 #include "settings.h"
+#include "weights/testing.h"
 
 namespace fathom {
 namespace {
@@ -92,10 +92,9 @@ TEST_F(FlagsTest, SpeculationIsChecked) {
   Set("enable_chunked_prefill", "false");
   EXPECT_EQ(Fault(), "DSpark requires --enable_chunked_prefill=true");
   Set("enable_chunked_prefill", "true");
-  const std::string dir = ::testing::TempDir() + "/fathom_plain_config";
-  std::filesystem::create_directories(dir);
-  ASSERT_TRUE(WriteFileAtomically(dir + "/config.json", "{}"));
-  Set("draft_model", dir);
+  const testing::TempDir dir;
+  ASSERT_TRUE(WriteFileAtomically(dir / "config.json", "{}"));
+  Set("draft_model", dir.path());
   EXPECT_EQ(Fault(), "DSpark requires 'dspark_block_size' in config.json of --draft_model");
 }
 
@@ -115,7 +114,8 @@ TEST_F(FlagsTest, OneWarningNamesAllFlagsWithoutEffect) {
 }
 
 TEST_F(FlagsTest, ConfigFile) {
-  const std::string path = ::testing::TempDir() + "/fathom_flags.json";
+  const testing::TempDir dir;
+  const std::string path = dir / "flags.json";
   Set("config_json_file", "/nonexistent.json");
   EXPECT_TRUE(Fault().starts_with("--config_json_file=/nonexistent.json")) << Fault();
   Set("config_json_file", path);
@@ -138,7 +138,8 @@ TEST_F(FlagsTest, ConfigFile) {
 }
 
 TEST_F(FlagsTest, BadValueInTheConfigFile) {
-  const std::string path = ::testing::TempDir() + "/fathom_bad_flags.json";
+  const testing::TempDir dir;
+  const std::string path = dir / "bad_flags.json";
   Set("config_json_file", path);
   ASSERT_TRUE(WriteFileAtomically(path, R"({"ep_size": "many"})"));
   EXPECT_TRUE(Fault().starts_with("illegal value 'many' specified for int32 flag 'ep_size'"))
@@ -146,7 +147,8 @@ TEST_F(FlagsTest, BadValueInTheConfigFile) {
 }
 
 TEST(NpyTest, HeaderAndValues) {
-  const std::string path = ::testing::TempDir() + "/fathom_test.npy";
+  const testing::TempDir dir;
+  const std::string path = dir / "test.npy";
   auto writer = NpyWriter::Create(path, 2, 3);
   ASSERT_TRUE(writer);
   const std::vector<float> values = {1, 2, 3, 4, 5, 6};
