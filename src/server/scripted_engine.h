@@ -168,13 +168,15 @@ class ScriptedEngine final : public Engine {
 
   // One token for each choice. True when the job has ended.
   bool Advance(Job& job) {
+    bool aborted = false;
     {
       const std::lock_guard lock(mutex_);
       ++stats_.steps;
-      if (job.aborted) ++stats_.aborted_requests;
+      aborted = job.aborted;
+      if (aborted) ++stats_.aborted_requests;
       if (observer_) observer_->OnStep({.prefill = false, .rows = 1});
     }
-    if (job.aborted) {
+    if (aborted) {
       job.sink->OnEnd(job.usage, Fail(ErrorCode::kCancelled, "the client is gone"));
       return true;
     }
