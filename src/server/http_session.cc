@@ -190,6 +190,7 @@ asio::awaitable<HttpSession::Next> HttpSession::ServeOne() {
   const bool has_body = !incoming->request.body.empty();
   auto handle = [core = core_, answer, request = std::move(incoming->request),
                  budget = std::move(budget)]() mutable {
+    if (answer->complete()) return;  // it waited for a thread, its client did not
     try {
       core->handler->Handle(std::move(request), answer);
     } catch (const std::exception& e) {

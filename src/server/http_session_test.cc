@@ -132,6 +132,32 @@ TEST_F(HttpSessionTest, BodiesThatAreNotBeingReceivedTakeNoRoom) {
   EXPECT_TRUE(large.ReadUntil("\r\n").starts_with("HTTP/1.1 503 "));
 }
 
+TEST_F(HttpSessionTest, WhoLeavesBeforeAThreadIsFreeIsNotHandled) {
+  HttpServerOptions options = Options();
+  options.handling_threads = 1;
+  Start(options);
+  const std::string body = " HTTP/1.1\r\nContent-Length: 2\r\n\r\nok";
+  Client first(server_->port());
+  first.Send("POST /hold" + body);
+  for (int i = 0; i < 5000 && handler_.handled == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  {
+    std::vector<std::unique_ptr<Client>> leaving;
+    for (int i = 0; i < 5; ++i) {
+      leaving.push_back(std::make_unique<Client>(server_->port()));
+      leaving.back()->Send("POST /never" + body);
+    }
+    WaitForConnections(6);
+  }
+  WaitForConnections(1);
+  handler_.released = true;
+  Client last(server_->port());
+  last.Send("POST /echo" + body);
+  EXPECT_TRUE(last.ReadUntil("ok").starts_with("HTTP/1.1 200 "));
+  EXPECT_EQ(handler_.handled, 2);
+}
+
 TEST_F(HttpSessionTest, OldClientsAreNotToldToContinue) {
   Start();
   Client client(server_->port());
@@ -160,13 +186,15 @@ TEST_F(HttpSessionTest, EveryEndGivesItsPlaceBack) {
     EXPECT_NE(clients.back()->ReadUntil("\r\n\r\n"), "") << request;
   }
   for (const char* path : {"/never", "/silent", "/endless"}) {
-    Client client(server_->port());
-    client.Send(std::string("POST ") + path + " HTTP/1.1\r\nContent-Length: 2\r\n\r\nok");
+    clients.push_back(std::make_unique<Client>(server_->port()));
+    clients.back()->Send(std::string("POST ") + path + " HTTP/1.1\r\nContent-Length: 2\r\n\r\nok");
   }
+  handler_.WaitForKept(6);
+  for (int i = 0; i < 3; ++i) clients.pop_back();
   Client half(server_->port());
   half.Send("POST /echo HTTP/1.1\r\nContent-Length: 2\r\n\r\no");
   WaitForGone(4);  // with /throw
-  handler_.Forget(6);
+  handler_.Forget();
   const auto start = std::chrono::steady_clock::now();
   server_->Stop(40);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));

@@ -76,8 +76,9 @@ class Client {
 
 // /echo answers the body; /burst writes 1000 numbers at once; /stream writes them from another
 // thread until the client goes or 50 are sent, /one a single one; /never keeps the exchange, and
-// /silent keeps it with its stream begun; /block holds its thread for 1.2 s; /throw fails in a
-// stream; /pour writes all that its client may leave unread and more, /fill 32 MB.
+// /silent keeps it with its stream begun; /block holds its thread for 1.2 s, /hold until it is
+// released; /throw fails in a stream; /pour writes all that its client may leave unread and more,
+// /fill 32 MB.
 class TestHandler final : public HttpHandler {
  public:
   ~TestHandler() override { Join(); }
@@ -85,8 +86,7 @@ class TestHandler final : public HttpHandler {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
   }
-  // Waits until so many exchanges are kept, and lets them go.
-  void Forget(size_t count) {
+  void WaitForKept(size_t count) {
     const auto there = [this, count] {
       const std::lock_guard lock(mutex_);
       return kept.size() == count;
@@ -94,12 +94,15 @@ class TestHandler final : public HttpHandler {
     for (int i = 0; i < 2000 && !there(); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
+    EXPECT_TRUE(there());
+  }
+  void Forget() {
     const std::lock_guard lock(mutex_);
-    EXPECT_EQ(kept.size(), count);
     Join();
     kept.clear();
   }
   void Handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override {
+    ++handled;
     exchange->OnGone([this] { ++gone; });
     if (request.path == "/echo") {
       exchange->Respond({.content_type = "text/plain", .headers = {}, .body = request.body});
@@ -114,6 +117,11 @@ class TestHandler final : public HttpHandler {
     }
     if (request.path == "/block") {
       std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      exchange->Respond({.status = 204});
+      return;
+    }
+    if (request.path == "/hold") {
+      while (!released) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       exchange->Respond({.status = 204});
       return;
     }
@@ -162,7 +170,9 @@ class TestHandler final : public HttpHandler {
     });
   }
 
+  std::atomic<int> handled{0};
   std::atomic<int> gone{0};
+  std::atomic<bool> released{false};
   std::vector<std::shared_ptr<HttpExchange>> kept;
 
  private:
@@ -201,6 +211,12 @@ class HttpServerTest : public ::testing::Test {
     ASSERT_TRUE(server) << server.error().message;
     server_ = std::move(*server);
     ASSERT_TRUE(server_->Start());
+  }
+  void WaitForConnections(int64_t count) {
+    for (int i = 0; i < 5000 && server_->connections() != count; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    EXPECT_EQ(server_->connections(), count);
   }
   void WaitForGone(int count) {
     for (int i = 0; i < 2000 && handler_.gone < count; ++i) {
