@@ -149,7 +149,7 @@ TEST_P(EngineThreads, AnEngineThatGoesEndsWhatItHas) {
   }
 }
 
-// A sink must not block, but may do what is no more than a message.
+// What leaves the engine's thread no more than a message is safe on it.
 TEST_P(EngineThreads, ASinkMayAbort) {
   class Quitter final : public OutputSink {
    public:

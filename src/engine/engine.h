@@ -45,7 +45,8 @@ class Engine {
   virtual void Drain(double timeout_s) = 0;
 
   virtual EngineStats stats() const = 0;
-  // Told of every step that ends and of what the prefix cache does, on the engine's thread.
+  // Told of every step that ends and of what the prefix cache does, on the engine's thread. One
+  // that is replaced may still be told of the step that runs.
   virtual void set_observer(std::shared_ptr<EngineObserver> observer) = 0;
   virtual bool healthy() const = 0;  // false when a step takes longer than step_watchdog_s
   virtual int64_t max_model_len() const = 0;

@@ -2,8 +2,9 @@
 // A request as the engine takes it, and what comes back. Text and HTTP know nothing of caches, the
 // engine knows nothing of JSON.
 //
-// Thread rule: an OutputSink is called on the engine's thread, in order, and must neither block nor
-// call back into the engine. After OnEnd nothing more comes.
+// Thread rule: an OutputSink is called on the engine's thread, in order, and must not block. Of the
+// engine's functions it may call Submit, Abort, stats and healthy, which wait for no step, but
+// never Drain. After OnEnd nothing more comes.
 
 #include <cstdint>
 #include <memory>
