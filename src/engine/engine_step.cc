@@ -49,8 +49,9 @@ void EngineCore::Step(double now) {
   if (!plan.rows.empty()) Launch(plan, order, planned);
   const size_t depth = config_.overlap ? 1 : 0;
   std::optional<StepTiming> ended;
-  if (launched_.size() > depth || (plan.rows.empty() && !launched_.empty()))
+  if (launched_.size() > depth || (plan.rows.empty() && !launched_.empty())) {
     ended = Commit(now + Seconds() - start);
+  }
   UpdateGauges();
   TellEvictions();
   if (!observer_ || !ended) return;

@@ -110,8 +110,9 @@ class TestHandler final : public HttpHandler {
     }
     if (request.path == "/burst") {  // without a body: on a thread of the transport
       exchange->StartStream({.content_type = "text/event-stream"});
-      for (int i = 0; i < 1000; ++i)
+      for (int i = 0; i < 1000; ++i) {
         EXPECT_TRUE(exchange->Write("data: " + std::to_string(i) + "\n\n"));
+      }
       exchange->End();
       return;
     }
