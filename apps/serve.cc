@@ -51,6 +51,7 @@ Status RunServe() {
   spdlog::info("draining: no new requests, {} running ones may take {} s",
                routes.concurrent_requests(), settings.drain_timeout_s);
   routes.StartDraining();
+  server->StartDraining();
   std::jthread second([](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       if (WaitForSignal(1, 0.1)) ::_exit(1);

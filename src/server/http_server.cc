@@ -36,6 +36,7 @@ class BeastServer final : public HttpServer {
   Status Start() override;
   int port() const override { return port_; }
   int64_t connections() const override { return core_->connections; }
+  void StartDraining() override { core_->draining = true; }
   void Stop(double grace_s) override;
 
  private:
@@ -147,6 +148,7 @@ void BeastServer::Admit(tcp::socket socket, const HttpStrand& strand) {
 
 void BeastServer::Stop(double grace_s) {
   if (std::exchange(stopped_, true)) return;
+  StartDraining();
   asio::post(acceptor_.get_executor(), [this] {
     error_code ignored;
     acceptor_.close(ignored);

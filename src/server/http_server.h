@@ -43,7 +43,9 @@ class HttpServer {
 
   virtual Status Start() = 0;
   virtual int port() const = 0;
-  // Closes the listener, gives running answers `grace_s` to be written, and closes every
+  // From now on a connection ends with its next answer, so that clients look for another server.
+  virtual void StartDraining() = 0;
+  // Drains, closes the listener, gives running answers `grace_s` to be written, and closes every
   // connection.
   virtual void Stop(double grace_s) = 0;
   virtual int64_t connections() const = 0;  // now

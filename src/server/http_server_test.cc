@@ -154,6 +154,22 @@ TEST_F(HttpServerTest, StopsWhileClientsCome) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST_F(HttpServerTest, DrainingEndsConnectionsWithTheirAnswers) {
+  Start();
+  Client before(server_->port());
+  const std::string request = "GET /echo HTTP/1.1\r\n\r\n";
+  before.Send(request);
+  EXPECT_EQ(before.ReadUntil("\r\n\r\n").find("Connection: close"), std::string::npos);
+  server_->StartDraining();
+  Client after(server_->port());
+  for (Client* client : {&before, &after}) {
+    client->Send(request);
+    const std::string answer = client->ReadUntil("the end of the connection");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 ")) << answer;
+    EXPECT_NE(answer.find("Connection: close\r\n"), std::string::npos) << answer;
+  }
+}
+
 TEST_F(HttpServerTest, StopsWhileAnswersAreOpen) {
   Start();
   Client never(server_->port());

@@ -293,7 +293,7 @@ asio::awaitable<HttpSession::Next> HttpSession::Deliver(std::shared_ptr<HttpAnsw
   for (;;) {
     HttpAnswer::Work work = answer->Take();
     if (work.gone) co_return Next::kClose;
-    keep_alive = keep_alive && !core_->stopping;
+    keep_alive = keep_alive && !core_->draining;
     if (work.response) {
       std::string text = ResponseHead(*work.response, version, keep_alive, BodyFraming::kLength);
       if (!head_only && work.response->status != 204) text += work.response->body;

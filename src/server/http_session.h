@@ -55,7 +55,8 @@ struct HttpCore final : HttpAnswerHost {
   boost::asio::io_context io;
   const std::shared_ptr<HttpBodyPool> bodies;
   boost::asio::thread_pool* handling = nullptr;  // BeastServer's; alive as long as a session runs
-  std::atomic<bool> stopping{false};
+  std::atomic<bool> draining{false};             // no connection is kept
+  std::atomic<bool> stopping{false};             // nor is any answer waited for
   std::atomic<int64_t> connections{0};
 
   std::mutex mutex;
