@@ -1,25 +1,13 @@
-// EngineCore with scripted answers: ends, forks, aborts, refusals, preemption, accounts.
-
-#include "engine/engine_core.h"
+// EngineCore with scripted answers: ends, forks, scores, accounts, order.
 
 #include <gtest/gtest.h>
-#include <spdlog/spdlog.h>
 
 #include <ctime>
-#include <numeric>
 
-#include "cache/testing.h"
-#include "engine/testing.h"
+#include "engine/engine_core_fixture.h"
 
 namespace fathom {
 namespace {
-
-constexpr int32_t kEos = 1;
-
-// Token of (choice, position): recognisable, and never an end of text.
-int32_t Plain(int choice, int64_t position) {
-  return static_cast<int32_t>(1000 + 100 * choice + position % 100);
-}
 
 // Of the processor, so that what else the machine does is not counted.
 double ThreadSeconds() {
@@ -27,90 +15,6 @@ double ThreadSeconds() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
-
-std::vector<int32_t> Ids(int64_t count, int32_t first = 2) {
-  std::vector<int32_t> ids(static_cast<size_t>(count));
-  std::iota(ids.begin(), ids.end(), first);
-  return ids;
-}
-
-class EngineCoreTest : public testing::TestWithParam<bool> {
- protected:
-  EngineCoreTest() {
-    spdlog::set_level(spdlog::level::warn);
-    config.limits.max_step_tokens = config.limits.max_chunk_tokens = 512;
-    config.limits.max_sequences = 4;
-    config.max_model_len = 2000;
-    config.eos_token_ids = {kEos};
-    config.overlap = GetParam();
-    config.limits.c128_page_rows = 1;
-    geometry = SmallGeometry(16, 30, 20, 4, true, 1);
-    script = [](uint64_t, int choice, int64_t position) { return Plain(choice, position); };
-  }
-  ~EngineCoreTest() override { spdlog::set_level(spdlog::level::info); }
-
-  void Make(const Tokenizer* tokenizer = nullptr) {
-    cache = MakeCache(geometry);
-    executor = std::make_unique<ScriptedExecutor>(
-        [this](uint64_t r, int c, int64_t p) { return script(r, c, p); });
-    core = std::make_unique<EngineCore>(config, *cache, *executor, tokenizer);
-  }
-
-  static Request Simple(std::vector<int32_t> prompt, int64_t max_tokens) {
-    Request r;
-    r.prompt = std::move(prompt);
-    r.max_tokens = max_tokens;
-    return r;
-  }
-
-  std::shared_ptr<RecordingSink> Add(Request request, double deadline = 0) {
-    if (!core) Make();
-    auto sink = std::make_shared<RecordingSink>(request.choices);
-    auto state = std::make_shared<RequestState>();
-    state->handle = ++last;
-    state->request = std::move(request);
-    state->sink = sink;
-    state->deadline_s = deadline;
-    core->Add(std::move(state), now);
-    return sink;
-  }
-
-  void Step() {
-    core->Step(now);
-    now += 0.01;
-    const Status sound = core->CheckInvariants();
-    ASSERT_TRUE(sound) << sound.error().message;
-  }
-  void Run() {
-    for (int i = 0; core->HasWork(); ++i) {
-      ASSERT_LT(i, 5000) << "it does not end";
-      Step();
-    }
-    // Nothing is held by anybody but the prefix cache.
-    for (size_t i = 0; i < kPageSpaces; ++i) {
-      const PagePool& pool = cache->pool(static_cast<PageSpace>(i));
-      EXPECT_EQ(pool.used_pages(), pool.evictable_pages());
-      EXPECT_EQ(pool.quarantined_pages() + pool.cooling_pages(), 0);
-    }
-    EXPECT_EQ(core->stats().scheduler_stalls, 0);
-  }
-  std::shared_ptr<RecordingSink> RunOne(Request request) {
-    auto sink = Add(std::move(request));
-    Run();
-    EXPECT_EQ(sink->ends, 1);
-    return sink;
-  }
-  const Error kGone{ErrorCode::kCancelled, "the client is gone"};
-
-  CoreConfig config;
-  CacheGeometry geometry;
-  ScriptedExecutor::Script script;
-  std::unique_ptr<CacheManager> cache;
-  std::unique_ptr<ScriptedExecutor> executor;
-  std::unique_ptr<EngineCore> core;
-  uint64_t last = 0;  // handle
-  double now = 10;
-};
 
 INSTANTIATE_TEST_SUITE_P(Overlap, EngineCoreTest, testing::Bool(),
                          [](const auto& p) { return p.param ? "On" : "Off"; });
@@ -253,157 +157,6 @@ TEST_P(EngineCoreTest, ChoicesEndEachForItself) {
   EXPECT_EQ(sink->usage.completion_tokens, 6);
 }
 
-// ---- aborts, deadlines, refusals ----
-
-TEST_P(EngineCoreTest, AbortWhileWaiting) {
-  config.limits.max_sequences = 1;
-  const auto first = Add(Simple(Ids(5), 20));
-  const auto second = Add(Simple(Ids(5), 20));
-  Step();
-  for (int i = 0; i < 3; ++i) core->Cancel(2, kGone);
-  EXPECT_EQ(second->ends, 1);
-  EXPECT_EQ(second->code(), ErrorCode::kCancelled);
-  EXPECT_TRUE(second->ids[0].empty());
-  Run();
-  EXPECT_EQ(second->ends, 1);
-  EXPECT_EQ(first->ids[0].size(), 20U);
-  EXPECT_EQ(core->stats().aborted_requests, 1);
-}
-
-TEST_P(EngineCoreTest, AbortInPrefillAndInDecode) {
-  config.limits.max_chunk_tokens = 100;
-  const auto first = Add(Simple(Ids(500), 20));
-  Step();
-  Step();
-  EXPECT_TRUE(first->ids[0].empty());
-  core->Cancel(1, kGone);
-  core->Cancel(1, kGone);
-  EXPECT_EQ(first->ends, 1);
-  const auto second = Add(Simple(Ids(50), 20));
-  while (second->ids[0].size() < 3) Step();
-  core->Cancel(2, kGone);
-  core->Cancel(2, kGone);
-  EXPECT_EQ(second->ends, 1);
-  EXPECT_EQ(second->usage.completion_tokens, 3);
-  Run();
-  EXPECT_EQ(core->stats().aborted_requests, 2);
-  EXPECT_EQ(second->ids[0].size(), 3U);
-}
-
-TEST_P(EngineCoreTest, AbortOfAllChoicesAtOnce) {
-  Request r = Simple(Ids(50), 20);
-  r.choices = 4;
-  const auto sink = Add(r);
-  while (sink->ids[3].empty()) Step();
-  core->Cancel(1, kGone);
-  EXPECT_EQ(sink->ends, 1);
-  Run();
-  EXPECT_EQ(sink->ends, 1);
-  EXPECT_EQ(core->stats().aborted_requests, 1);
-}
-
-TEST_P(EngineCoreTest, AbortOfNobodyIsNothing) {
-  const auto sink = Add(Simple(Ids(5), 3));
-  core->Cancel(99, kGone);
-  Run();
-  core->Cancel(1, kGone);  // it has ended
-  EXPECT_EQ(sink->ends, 1);
-  EXPECT_TRUE(sink->status);
-  EXPECT_EQ(core->stats().aborted_requests, 0);
-}
-
-TEST_P(EngineCoreTest, PagesOfTheAbortedWaitForTheStepInFlight) {
-  if (!config.overlap) GTEST_SKIP() << "nothing is in flight between two steps";
-  const auto sink = Add(Simple(Ids(200), 20));
-  Step();
-  ASSERT_EQ(executor->in_flight(), 1U);
-  core->Cancel(1, kGone);
-  EXPECT_GT(cache->pool(PageSpace::kFull).quarantined_pages(), 0);
-  EXPECT_GT(cache->pool(PageSpace::kSlot).quarantined_pages(), 0);
-  Run();
-  EXPECT_EQ(cache->pool(PageSpace::kFull).used_pages(), 0) << "a dropped result publishes nothing";
-}
-
-TEST_P(EngineCoreTest, DeadlinesInThePastEndAtOnce) {
-  const auto late = Add(Simple(Ids(5), 3), now - 1);
-  const auto fine = Add(Simple(Ids(5), 3), now + 1000);
-  Run();
-  EXPECT_EQ(late->ends, 1);
-  EXPECT_EQ(late->code(), ErrorCode::kDeadlineExceeded);
-  EXPECT_NE(late->status.error().message.find("--request_timeout_s"), std::string::npos);
-  EXPECT_EQ(executor->Rows(1), 0);
-  EXPECT_TRUE(fine->status);
-  EXPECT_EQ(core->stats().timed_out_requests, 1);
-}
-
-TEST_P(EngineCoreTest, DeadlinesEndWhatRuns) {
-  const auto sink = Add(Simple(Ids(5), 1000), now + 0.1);
-  Run();
-  EXPECT_EQ(sink->code(), ErrorCode::kDeadlineExceeded);
-  EXPECT_EQ(sink->usage.completion_tokens, static_cast<int64_t>(sink->ids[0].size()));
-  EXPECT_GT(sink->ids[0].size(), 3U);
-  EXPECT_LT(sink->ids[0].size(), 20U);
-}
-
-TEST_P(EngineCoreTest, WhatCanNeverFitIsRefusedWithNumbers) {
-  config.limits.max_sequences = 1;
-  const auto running = Add(Simple(Ids(5), 20));
-  Step();
-  const auto big = Add(Simple(Ids(16 * 128), 3));
-  EXPECT_EQ(big->ends, 1) << "at once, not when its turn comes";
-  EXPECT_EQ(core->stats().waiting_requests, 0);
-  const auto fits = Add(Simple(Ids(16 * 128 - 1), 3));
-  Step();
-  EXPECT_EQ(big->code(), ErrorCode::kResourceExhausted);
-  EXPECT_NE(big->status.error().message.find("2049"), std::string::npos);
-  EXPECT_NE(big->status.error().message.find("2048"), std::string::npos);
-  Run();
-  EXPECT_EQ(fits->ids[0].size(), 1U);
-  EXPECT_EQ(core->stats().failed_requests, 1);
-}
-
-TEST_P(EngineCoreTest, CancelAllEndsEverything) {
-  config.limits.max_sequences = 2;
-  std::vector<std::shared_ptr<RecordingSink>> sinks;
-  for (int i = 0; i < 5; ++i) sinks.push_back(Add(Simple(Ids(100), 30)));
-  for (int i = 0; i < 4; ++i) Step();
-  core->CancelAll(Error{ErrorCode::kUnavailable, "the server is shutting down"});
-  EXPECT_FALSE(core->HasWork());
-  EXPECT_EQ(executor->in_flight(), 0U);
-  for (const auto& sink : sinks) {
-    EXPECT_EQ(sink->ends, 1);
-    EXPECT_EQ(sink->code(), ErrorCode::kUnavailable);
-  }
-  Run();
-  EXPECT_EQ(RunOne(Simple(Ids(5), 3))->ids[0].size(), 3U) << "it goes on";
-}
-
-// A failing draw is its request's alone, and what it computed is nobody else's.
-TEST_P(EngineCoreTest, AFailingDrawFailsItsOwnRequest) {
-  script = [](uint64_t r, int c, int64_t p) -> Result<int32_t> {
-    if (r == 1 && p == 256) return Fail(ErrorCode::kInternal, "a logit at {} is NaN", p);
-    return Plain(c, p);
-  };
-  const auto bad = Add(Simple(Ids(256), 10));
-  const auto good = Add(Simple(Ids(300), 10));
-  Run();
-  EXPECT_EQ(bad->ends, 1);
-  EXPECT_EQ(bad->code(), ErrorCode::kInternal);
-  EXPECT_TRUE(good->status);
-  EXPECT_EQ(good->ids[0].size(), 10U);
-  EXPECT_EQ(core->stats().failed_requests, 1);
-}
-
-TEST_P(EngineCoreTest, RowsOfAFailedDrawAreNotCached) {
-  script = [](uint64_t r, int c, int64_t p) -> Result<int32_t> {
-    if (r == 1) return Fail(ErrorCode::kInternal, "a logit at {} is NaN", p);
-    return Plain(c, p);
-  };
-  RunOne(Simple(Ids(256), 10));
-  EXPECT_EQ(cache->prefix_tree()->stats().nodes, 0);
-  EXPECT_EQ(RunOne(Simple(Ids(257), 3))->usage.cached_tokens, 0);
-}
-
 // ---- scores of the prompt ----
 
 Request Scored(int64_t length, int64_t max_tokens, int32_t first = 2) {
@@ -456,6 +209,20 @@ TEST_P(EngineCoreTest, ScoresAlone) {
   EXPECT_EQ(core->stats().generated_tokens, 0);
 }
 
+TEST_P(EngineCoreTest, AbortWhileAPromptIsScored) {
+  config.limits.max_chunk_tokens = 50;
+  for (const int64_t max_tokens : {0, 5}) {
+    const auto gone = Add(Scored(300, max_tokens));
+    for (int i = 0; i < 3; ++i) Step();
+    core->Cancel(last, kGone);
+    EXPECT_EQ(gone->ends, 1);
+    EXPECT_EQ(gone->code(), ErrorCode::kCancelled);
+    Run();
+    EXPECT_TRUE(gone->prompt_tokens.empty()) << "all of them or none";
+    ExpectScores(*RunOne(Scored(300, max_tokens)), Ids(300));
+  }
+}
+
 TEST_P(EngineCoreTest, ChoicesShareTheScores) {
   Request r = Scored(200, 5);
   r.choices = 3;
@@ -479,28 +246,6 @@ TEST_P(EngineCoreTest, PreemptedPromptsAreScoredOnce) {
   for (int i = 0; i < 3; ++i) {
     ExpectScores(*sinks[static_cast<size_t>(i)], Ids(300, 2000 * i));
   }
-}
-
-// ---- preemption ----
-
-TEST_P(EngineCoreTest, PreemptionRepeatsNothing) {
-  geometry[PageSpace::kFull] = 5;
-  Make();
-  std::vector<std::shared_ptr<RecordingSink>> sinks;
-  for (int i = 0; i < 3; ++i) sinks.push_back(Add(Simple(Ids(100, 5000 * i), 200)));
-  Run();
-  EXPECT_GT(core->stats().preemptions, 0);
-  for (const auto& sink : sinks) {
-    EXPECT_EQ(sink->ends, 1);
-    ASSERT_EQ(sink->ids[0].size(), 200U);
-    for (int64_t i = 0; i < 200; ++i)
-      EXPECT_EQ(sink->ids[0][static_cast<size_t>(i)], Plain(0, 100 + i));
-    EXPECT_EQ(sink->usage.completion_tokens, 200);
-    EXPECT_EQ(sink->usage.cached_tokens, 0) << "its own rows are not cached prompt";
-  }
-  EXPECT_EQ(sinks[0]->usage.prompt_tokens, 100);
-  EXPECT_EQ(executor->Rows(1), 299) << "the oldest was never preempted";
-  EXPECT_EQ(core->stats().generated_tokens, 600);
 }
 
 // ---- accounts ----
