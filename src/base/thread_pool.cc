@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/check.h"
 
 namespace fathom {
@@ -14,10 +15,16 @@ namespace {
 
 constexpr int kSpins = 4000;  // about 0.1 ms: longer than the gap between two ops of a layer
 
+// A thread more than the cores and the processor time there are would only spin on what the others
+// need.
 int AvailableCores() {
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
+  if (const auto cpus = ReadCgroupLimits().cpus; cpus && *cpus < cores) {
+    cores = static_cast<int>(*cpus);
+  }
+  return std::max(1, cores);
 }
 
 inline void Pause() {

@@ -15,7 +15,7 @@ namespace fathom {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // 0 = all cores this process may use
+  explicit ThreadPool(int threads);  // 0 = all cores this process may use, or their time
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

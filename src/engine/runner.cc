@@ -6,23 +6,21 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <thread>
+
+#include "base/cgroup.h"
 
 namespace fathom {
 namespace {
 
 constexpr int kMostThreadsPerCore = 8;
 
-// The memory this process may use: the cgroup's limit if there is one, else the machine's.
+// The memory this process may use: that of its control groups if they limit it, else the machine's.
 int64_t TotalMemory() {
   struct sysinfo info{};
   CHECK(sysinfo(&info) == 0);
   const auto machine = static_cast<int64_t>(info.totalram) * info.mem_unit;
-  std::ifstream file("/sys/fs/cgroup/memory.max");
-  int64_t limit = 0;
-  if (file >> limit && limit > 0) return std::min(machine, limit);
-  return machine;
+  return std::min(machine, ReadCgroupLimits().memory_bytes.value_or(machine));
 }
 
 // Weights are mapped: what is used of them counts against the budget.
