@@ -1,7 +1,9 @@
 #include "server/http_session.h"
 
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <boost/beast/core.hpp>
@@ -33,6 +35,18 @@ constexpr std::chrono::milliseconds kCancelAgain{50};
 
 Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// A client whose machine or network went away says nothing. While an answer is made and nothing is
+// written, only the kernel's probes notice: after a minute.
+void KeepAlive(tcp::socket& socket) {
+  error_code ignored;
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  using Option = std::pair<int, int>;
+  for (const auto& [name, value] :
+       {Option{TCP_KEEPIDLE, 30}, Option{TCP_KEEPINTVL, 10}, Option{TCP_KEEPCNT, 3}}) {
+    ::setsockopt(socket.native_handle(), IPPROTO_TCP, name, &value, sizeof value);
+  }
 }
 
 HttpRequest ConvertHeader(const http::request_header<>& header) {
@@ -165,6 +179,7 @@ void HttpSession::Start() {
 asio::awaitable<void> HttpSession::Run() {
   error_code ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
+  KeepAlive(socket_);
   socket_.non_blocking(true, ignored);
   Next next = Next::kRequest;
   while (next == Next::kRequest && !core_->stopping) next = co_await ServeOne();

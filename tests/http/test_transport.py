@@ -1,6 +1,7 @@
 """Raw sockets: what clients do wrong must harm nobody else."""
 
 import json
+import os
 import socket
 import threading
 import time
@@ -79,6 +80,23 @@ def test_leaving_behind_pipelined_bytes_is_noticed(scripted):
     server.wait_metric("num_running_requests", 1)
     sock.close()
     server.wait_metric("num_running_requests", 0)
+
+
+def test_clients_that_vanish_are_probed(scripted):
+    """A network that goes away can't be had here; that the kernel watches the connection can be seen."""
+    server = scripted(delay_ms=50)
+    sock = server.connect()
+    sock.sendall(request(question("repeat 1000 word")))
+    server.wait_metric("num_running_requests", 1)
+    port, timers = f":{server.port:04X}", []
+    with open("/proc/net/tcp") as table:
+        for row in map(str.split, table):
+            if row[1].endswith(port) and row[2].endswith(f":{sock.getsockname()[1]:04X}"):
+                kind, ticks = row[5].split(":")
+                timers.append((int(kind), int(ticks, 16)))
+    [(kind, ticks)] = timers
+    assert kind == 2 and 0 < ticks <= 30 * os.sysconf("SC_CLK_TCK"), timers  # keep-alive, in half a minute
+    sock.close()
 
 
 def test_slow_reader_is_dropped(scripted):
