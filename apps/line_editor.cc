@@ -2,7 +2,6 @@
 
 #include <editline/readline.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>

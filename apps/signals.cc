@@ -17,6 +17,12 @@ std::atomic<int> count{0};
 std::atomic<bool> to_end{false};
 int event = -1;
 
+// What OnSignal wrote, so that the next poll sleeps.
+void TakeEvents() {
+  uint64_t value = 0;
+  [[maybe_unused]] const ssize_t read = ::read(event, &value, sizeof value);
+}
+
 void OnSignal(int signal) {
   if (signal == SIGTERM) to_end = true;
   ++count;
@@ -50,8 +56,7 @@ bool WaitForSignal(int seen, double seconds) {
     if (left <= 0) return false;
     pollfd descriptor{event, POLLIN, 0};
     ::poll(&descriptor, 1, static_cast<int>(left < 1000 ? left : 1000));
-    uint64_t value = 0;
-    [[maybe_unused]] const ssize_t read = ::read(event, &value, sizeof value);
+    TakeEvents();
   }
   return true;
 }
@@ -61,8 +66,7 @@ bool WaitForInput(int fd, int seen) {
     pollfd descriptors[]{{fd, POLLIN, 0}, {event, POLLIN, 0}};
     if (::poll(descriptors, 2, -1) <= 0) continue;  // interrupted
     if (descriptors[1].revents != 0) {
-      uint64_t value = 0;
-      [[maybe_unused]] const ssize_t read = ::read(event, &value, sizeof value);
+      TakeEvents();
     } else if (descriptors[0].revents != 0) {
       return true;
     }
