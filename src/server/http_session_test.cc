@@ -120,12 +120,7 @@ TEST_F(HttpSessionTest, BodiesThatAreNotBeingReceivedTakeNoRoom) {
   // Received: the handler has it.
   Client never(server_->port());
   never.Send("POST /never HTTP/1.1\r\nContent-Length: 900\r\n\r\n" + std::string(900, 'x'));
-  bool answered = false;
-  for (int i = 0; i < 500 && !answered; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    answered = echo();
-  }
-  EXPECT_TRUE(answered);
+  EXPECT_TRUE(Comes(500, echo));
   // More than all may have is refused before it is sent.
   Client large(server_->port());
   large.Send("POST /echo HTTP/1.1\r\nContent-Length: 1001\r\n\r\n");
@@ -139,9 +134,7 @@ TEST_F(HttpSessionTest, WhoLeavesBeforeAThreadIsFreeIsNotHandled) {
   const std::string body = " HTTP/1.1\r\nContent-Length: 2\r\n\r\nok";
   Client first(server_->port());
   first.Send("POST /hold" + body);
-  for (int i = 0; i < 5000 && handler_.handled == 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
+  EXPECT_TRUE(Comes(5000, [this] { return handler_.handled > 0; }));
   {
     std::vector<std::unique_ptr<Client>> leaving;
     for (int i = 0; i < 5; ++i) {

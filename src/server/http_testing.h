@@ -74,6 +74,16 @@ class Client {
   int fd_;
 };
 
+// Whether `state` comes to be: looked at every 2 ms, `looks` times and once more.
+template <typename F>
+bool Comes(int looks, const F& state) {
+  for (int i = 0; i < looks; ++i) {
+    if (state()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return state();
+}
+
 // /echo answers the body; /burst writes 1000 numbers at once; /stream writes them from another
 // thread until the client goes or 50 are sent, /one a single one; /never keeps the exchange, and
 // /silent keeps it with its stream begun; /block holds its thread for 1.2 s, /hold until it is
@@ -87,14 +97,10 @@ class TestHandler final : public HttpHandler {
     threads_.clear();
   }
   void WaitForKept(size_t count) {
-    const auto there = [this, count] {
+    EXPECT_TRUE(Comes(2000, [this, count] {
       const std::lock_guard lock(mutex_);
       return kept.size() == count;
-    };
-    for (int i = 0; i < 2000 && !there(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    EXPECT_TRUE(there());
+    }));
   }
   void Forget() {
     const std::lock_guard lock(mutex_);
@@ -214,15 +220,11 @@ class HttpServerTest : public ::testing::Test {
     ASSERT_TRUE(server_->Start());
   }
   void WaitForConnections(int64_t count) {
-    for (int i = 0; i < 5000 && server_->connections() != count; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    Comes(5000, [this, count] { return server_->connections() == count; });
     EXPECT_EQ(server_->connections(), count);
   }
   void WaitForGone(int count) {
-    for (int i = 0; i < 2000 && handler_.gone < count; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    Comes(2000, [this, count] { return handler_.gone >= count; });
     EXPECT_EQ(handler_.gone, count);
   }
 
