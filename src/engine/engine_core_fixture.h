@@ -44,6 +44,7 @@ class EngineCoreTest : public testing::TestWithParam<bool> {
   ~EngineCoreTest() override { spdlog::set_level(spdlog::level::info); }
 
   void Make(const Tokenizer* tokenizer = nullptr) {
+    core.reset();  // before the caches that it uses
     cache = MakeCache(geometry);
     executor = std::make_unique<ScriptedExecutor>(
         [this](uint64_t r, int c, int64_t p) { return script(r, c, p); });
